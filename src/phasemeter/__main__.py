@@ -1,0 +1,5 @@
+"""`python -m phasemeter`."""
+
+from phasemeter.cli.main import main
+
+main()

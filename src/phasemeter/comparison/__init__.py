@@ -1,0 +1,1 @@
+"""Are two results comparable, and if so, how do they differ."""

@@ -1,0 +1,1 @@
+"""What a service promises, and whether a run keeps it."""

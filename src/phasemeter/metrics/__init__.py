@@ -1,0 +1,1 @@
+"""Boundaries to named metrics, under a stated definition. A definition is data."""

@@ -1,0 +1,1 @@
+"""One measured run, whole: plan, workers, evidence, analysis."""

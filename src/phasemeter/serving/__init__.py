@@ -1,0 +1,1 @@
+"""A serving engine without a clock: sequences, a paged KV cache, policies, step times, clusters."""

@@ -1,0 +1,1 @@
+"""Quantiles, their intervals, steady state: plain statistics that know no latency."""

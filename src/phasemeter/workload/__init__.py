@@ -1,0 +1,1 @@
+"""What is due when: arrivals, lengths, prompts, traces, conversations. Sends nothing."""
