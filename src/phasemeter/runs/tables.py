@@ -1,0 +1,213 @@
+"""The derived tables of a run: requests.parquet (a row a request) and events.parquet (a row an output event).
+
+Lives here: their columns, writing them in bounded memory, reading rows back (a simulated run has nothing else). Must not
+live here: any metric's formula.
+"""
+
+from __future__ import annotations
+
+import typing
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+import msgspec
+import polars
+
+from phasemeter.errors import FileError
+from phasemeter.records.request_row import ChoiceTimes, RequestRow
+
+REQUESTS, EVENTS = "requests.parquet", "events.parquet"
+EVENTS_A_PART = 2_000_000
+REQUESTS_A_PART = 100_000
+
+_NESTED = {"choices", "warnings"}
+
+
+def _kind(annotation: Any) -> Any:
+    """The column type of a RequestRow field: its annotation without None."""
+    members = (
+        set(typing.get_args(annotation)) - {type(None)} if typing.get_origin(annotation) is UnionType else {annotation}
+    )
+    for python, column in ((bool, polars.Boolean), (int, polars.Int64), (float, polars.Float64)):
+        if members == {python}:
+            return column
+    return polars.String  # text and Literals of text
+
+
+_KINDS = {field.name: _kind(field.type) for field in msgspec.structs.fields(RequestRow) if field.name not in _NESTED}
+_SCALARS = tuple(_KINDS)
+
+# DESIGN section 6: instants with their clock domain beside them, empty where the evidence gives only a duration
+SERVER_INSTANTS = (
+    ("request_arrival_ts", "arrival"), ("queue_enter_ts", "queue_enter"), ("prefill_start_ts", "prefill_start"),
+    ("prefill_end_ts", "prefill_end"), ("decode_end_ts", "decode_end"),
+)  # fmt: skip
+
+
+def _schema(extra: dict[str, Any]) -> dict[str, Any]:
+    kinds: dict[str, Any] = dict(_KINDS)
+    kinds |= {"warnings": polars.List(polars.String), "choices": polars.String}
+    for column, _ in SERVER_INSTANTS:
+        kinds |= {column: polars.Int64, column + "_clock": polars.String}
+    kinds |= {
+        "first_output_received_ts": polars.Int64, "first_output_received_ts_clock": polars.String,
+        "first_output_received_class": polars.String,
+        "request_complete_ts": polars.Int64, "request_complete_ts_clock": polars.String,
+    }  # fmt: skip
+    return kinds | extra
+
+
+class _ChoiceHead(msgspec.Struct, frozen=True, array_like=True):
+    """A choice without its events: those are rows of events.parquet."""
+
+    index: int
+    events: int
+    tokens_known: bool
+    reasoning_events: int
+    finish_reason: str | None
+    output_tokens: int | None
+
+
+class TableWriter:
+    """Collects rows and writes both tables, a part at a time, so that a run larger than memory fits.
+
+    `add` takes the row, the server's instants by boundary name as (ns, clock domain), and further columns by name.
+    """
+
+    def __init__(self, directory: Path, extra_columns: tuple[str, ...] = ()) -> None:
+        self._directory = directory
+        self._extra = dict.fromkeys(extra_columns, polars.Float64)
+        self._rows: list[dict[str, Any]] = []
+        self._requests = 0
+        self._columns = {name: array("q") for name in ("request", "choice", "event", "t_ns", "read", "tokens")}
+        self._reasoning = bytearray()
+        self._parts: dict[str, list[Path]] = {REQUESTS: [], EVENTS: []}
+
+    def add(
+        self,
+        row: RequestRow,
+        instants: dict[str, tuple[int, str]] | None = None,
+        extra: dict[str, float | None] | None = None,
+    ) -> None:
+        heads = []
+        for choice in row.choices:
+            count = len(choice.times_ns)
+            columns = self._columns
+            columns["request"].extend([self._requests] * count)
+            columns["choice"].extend([choice.index] * count)
+            columns["event"].extend(range(count))
+            columns["t_ns"].extend(choice.times_ns)
+            columns["read"].extend(choice.reads)
+            columns["tokens"].extend(choice.tokens if choice.tokens is not None else [-1] * count)
+            self._reasoning += b"\1" * choice.reasoning_events + b"\0" * (count - choice.reasoning_events)
+            known = choice.tokens is not None
+            heads.append(
+                _ChoiceHead(
+                    choice.index, count, known, choice.reasoning_events, choice.finish_reason, choice.output_tokens
+                )
+            )
+        record: dict[str, Any] = {name: getattr(row, name) for name in _SCALARS}
+        record["warnings"] = list(row.warnings)
+        record["choices"] = msgspec.json.encode(heads).decode()
+        record |= _design_columns(row, instants or {}) | (extra or {})
+        self._rows.append(record)
+        self._requests += 1
+        if len(self._columns["t_ns"]) >= EVENTS_A_PART:
+            self._flush_events()
+        if len(self._rows) >= REQUESTS_A_PART:
+            self._flush_requests()
+
+    def _part(self, table: str) -> Path:
+        path = self._directory / f".{table}.{len(self._parts[table])}.part"
+        self._parts[table].append(path)
+        return path
+
+    def _flush_events(self) -> None:
+        frame = polars.DataFrame(
+            {name: polars.Series(name, column, dtype=polars.Int64) for name, column in self._columns.items()}
+        )
+        reasoning = polars.Series("reasoning", list(self._reasoning), dtype=polars.UInt8).cast(polars.Boolean)
+        known = polars.when(polars.col("tokens") >= 0).then(polars.col("tokens"))
+        frame = frame.with_columns(known.cast(polars.Int32).alias("tokens"), reasoning)
+        narrow = [polars.col("request").cast(polars.UInt32), polars.col("choice", "event", "read").cast(polars.Int32)]
+        frame.with_columns(narrow).write_parquet(self._part(EVENTS))
+        for column in self._columns.values():
+            del column[:]
+        self._reasoning.clear()
+
+    def _flush_requests(self) -> None:
+        polars.DataFrame(self._rows, schema=_schema(self._extra)).write_parquet(self._part(REQUESTS))
+        self._rows.clear()
+
+    def close(self) -> None:
+        """Write what is left and put the parts together; the tables appear whole or not at all."""
+        self._flush_events()
+        self._flush_requests()
+        for table, parts in self._parts.items():
+            whole = self._directory / f".{table}.whole"
+            if len(parts) == 1:
+                parts[0].rename(whole)
+            else:
+                polars.scan_parquet(parts).sink_parquet(whole)
+            whole.rename(self._directory / table)
+            for part in parts:
+                part.unlink(missing_ok=True)
+
+
+def _design_columns(row: RequestRow, instants: dict[str, tuple[int, str]]) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for column, boundary in SERVER_INSTANTS:
+        at_ns, clock = instants.get(boundary, (None, None))
+        record |= {column: at_ns, column + "_clock": clock}
+    first = row.first_token_ns
+    kind = None
+    if first is not None:
+        kind = "output" if row.first_output_ns == first else "reasoning"
+    record |= {
+        "first_output_received_ts": first,
+        "first_output_received_ts_clock": None if first is None else "client_monotonic",
+        "first_output_received_class": kind,
+        "request_complete_ts": row.stream_end_ns,
+        "request_complete_ts_clock": None if row.stream_end_ns is None else "client_monotonic",
+    }
+    return record
+
+
+def write_tables(directory: Path, rows: Iterable[RequestRow]) -> None:
+    """Both tables from rows alone (a simulated or imported run)."""
+    writer = TableWriter(directory)
+    for row in rows:
+        writer.add(row)
+    writer.close()
+
+
+def read_rows(directory: Path) -> Iterator[RequestRow]:
+    """Rows back from the two tables, in their order.
+
+    Raises FileError when a table is missing or has other columns.
+    """
+    try:
+        requests = polars.read_parquet(directory / REQUESTS)
+        events = polars.scan_parquet(directory / EVENTS).collect()
+        columns = [events[name].to_list() for name in ("t_ns", "read", "tokens")]
+        at = 0
+        for record in requests.select([*_SCALARS, "warnings", "choices"]).iter_rows(named=True):
+            choices = []
+            for head in msgspec.json.decode(record.pop("choices"), type=list[_ChoiceHead]):
+                times, reads, tokens = (tuple(column[at : at + head.events]) for column in columns)
+                at += head.events
+                choices.append(
+                    ChoiceTimes(
+                        head.index, times, reads, tokens if head.tokens_known else None,
+                        head.reasoning_events, head.finish_reason, head.output_tokens,
+                    )
+                )  # fmt: skip
+            yield RequestRow(**{**record, "warnings": tuple(record["warnings"]), "choices": tuple(choices)})
+    except (FileNotFoundError, polars.exceptions.PolarsError) as wrong:
+        first_line = str(wrong).splitlines()[0] if str(wrong) else type(wrong).__name__
+        raise FileError(
+            f"{directory}: its tables can't be read ({first_line}): rebuild them from the capture"
+        ) from wrong
