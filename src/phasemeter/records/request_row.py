@@ -86,3 +86,6 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     observer_lag_ns: int | None = None  # the largest user − kernel of its reads
     resent: bool = False
     reused_connection: bool = False
+    usage_ns: int | None = None  # when the chunk with the final usage came
+    silent_chunks_ns: tuple[int, ...] = ()  # chunks with a choice but no role and no text: some tools stamp them
+    reasoning_field: str | None = None  # the name reasoning came under: reasoning | reasoning_content | thinking | ...
