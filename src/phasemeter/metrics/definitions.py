@@ -181,7 +181,7 @@ def tpot_s(first_token_ns: int, last_token_ns: int, output_tokens: int) -> float
         raise Undefined("fewer_than_2_tokens")
     if last_token_ns == first_token_ns:
         raise Undefined("single_arrival")
-    return (last_token_ns - first_token_ns) * 1e-9 / (output_tokens - 1)
+    return (last_token_ns - first_token_ns) / 1e9 / (output_tokens - 1)
 
 
 _TPOT_EXCLUDED = (
@@ -226,13 +226,13 @@ def compute(definition: Definition, row: RequestRow) -> float:
     if start is None:
         raise Undefined(MISSING.get(definition.start, f"no_{definition.start}"))
     if definition.divisor is None:
-        return (end - start) * 1e-9
+        return (end - start) / 1e9
     divisor = DIVISORS[definition.divisor](row)
     if divisor is None:
         raise Undefined("unknown_tokens")
     if divisor <= 0:
         raise Undefined("fewer_than_2_tokens")
-    return (end - start) * 1e-9 / divisor
+    return (end - start) / 1e9 / divisor
 
 
 def _difference(name: str, start: str, end: str, words: str, *excluded: str) -> Definition:

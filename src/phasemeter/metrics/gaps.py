@@ -18,11 +18,15 @@ Gaps = NDArray[np.float64]
 STALL_FACTOR = 5.0  # a gap over 5 times its request's median gap is a stall
 
 
+def seconds(nanoseconds: NDArray[np.int64]) -> Gaps:
+    """Nanoseconds as float seconds."""
+    return np.true_divide(nanoseconds, 1e9, dtype=np.float64)
+
+
 def choice_gaps(choice: ChoiceTimes) -> Gaps:
     """Seconds between consecutive output events: one fewer than events, zero where one read brought several."""
     times = np.array(choice.times_ns, dtype=np.int64)
-    gaps: Gaps = (times[1:] - times[:-1]) * 1e-9
-    return gaps
+    return seconds(times[1:] - times[:-1])
 
 
 def inter_chunk(row: RequestRow) -> Gaps:
@@ -101,7 +105,7 @@ def spread(times_ns: Sequence[int], tokens: Sequence[int]) -> Gaps:
         counts, times = counts[holds], times[holds]
     if not len(counts):
         return np.empty(0)
-    shares = np.diff(times) * 1e-9 / counts[1:]
+    shares = seconds(times[1:] - times[:-1]) / counts[1:]
     return np.concatenate([np.zeros(counts[0] - 1), np.repeat(shares, counts[1:])])
 
 
@@ -159,5 +163,5 @@ def decode_per_token_s(row: RequestRow) -> float:
             raise Undefined("single_arrival")
         if not after:
             raise Undefined("unknown_tokens")
-        values.append(window_ns * 1e-9 / after)
+        values.append(window_ns / 1e9 / after)
     return sum(values) / len(values)
