@@ -148,7 +148,7 @@ def correlated_quantile_interval(
         return None, None
     ordered = np.sort(data)
     point = float(sorted_quantiles(ordered, q))
-    worth = effective_n(data <= point, batches)
+    worth = effective_n((data <= point).astype(np.float64), batches)
     tail = (1 - confidence) / 2
     ratio = normal_quantile(1 - tail) / t_quantile(1 - tail, batches - 1)
     low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)
