@@ -1,0 +1,1 @@
+"""Data files: accelerators and model shapes, each figure with its source."""
