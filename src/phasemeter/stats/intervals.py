@@ -22,6 +22,7 @@ from phasemeter.stats.quantiles import Floats, Values, as_array, between, sorted
 Interval = tuple[float | None, float | None]
 BATCHES = 20
 RESAMPLES = 400
+_EXACT_UP_TO = 1_000_000  # values: beyond it the normal approximation of n_to_decide is exact to a part in a thousand
 
 
 class Generator(Protocol):
@@ -235,14 +236,29 @@ def block_indices(n: int, length: int, generator: Generator) -> npt.NDArray[np.i
 def n_to_decide(share: float, q: float, confidence: float = 0.95) -> int | None:
     """How many independent values would put the interval of the q-quantile on one side of a limit, all else staying as seen.
 
-    `share` is the share of values on the good side of the limit. The quantile's interval excludes the limit when the interval
-    of that share excludes q, so n = z² q (1 − q) / (share − q)², and never fewer than a bound at q needs. None where the
-    share is q itself: no number would.
+    `share` is the share of values on the good side of the limit: the interval is there once the rank of its bound lies
+    within that share. About z² q (1 − q) / (share − q)², and never fewer than a bound at q needs. None where the share is q
+    itself: no number would.
     """
     if share == q:
         return None
-    z = normal_quantile(1 - (1 - confidence) / 2)
-    needed = math.ceil(z * z * q * (1 - q) / (share - q) ** 2)
-    tail = (1 - confidence) / 2
-    bound = math.log(tail) / math.log(q) if share > q else math.log(tail) / math.log(1 - q)
-    return max(needed, math.ceil(bound - 1e-9))
+    if share < q:
+        share, q = 1 - share, 1 - q
+    side = 1 - (1 - confidence) / 2
+    z = normal_quantile(side)
+    about = z * z * q * (1 - q) / (share - q) ** 2
+    if about > _EXACT_UP_TO:
+        return math.ceil(about)
+
+    def decides(n: int) -> bool:
+        rank = order_rank(n, q, side)
+        return rank is not None and math.ceil(sum(rank)) <= share * n + 1e-9
+
+    high = max(1, math.ceil(math.log(1 - side) / math.log(q) - 1e-9))
+    low = high - 1
+    while not decides(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high
