@@ -14,7 +14,9 @@ from phasemeter import __version__
 from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
-VERBS: dict[str, tuple[str, str]] = {}
+VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
+}
 
 
 def build_app() -> cyclopts.App:

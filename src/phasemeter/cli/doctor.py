@@ -1,0 +1,35 @@
+"""`phasemeter doctor`: what this machine can do for a measurement."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from phasemeter import lazy
+
+MARKS = {"ok": "  ok     ", "note": "  note   ", "problem": "  PROBLEM"}
+
+
+def doctor(*, json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False) -> int:
+    """Look at this machine: limits, clocks, kernel stamps, what is installed, and what to do.
+
+    Ends with 1 when something stands in a measurement's way.
+
+    Examples:
+        phasemeter doctor
+        phasemeter doctor --json
+    """
+    findings = lazy.load("phasemeter.runs.doctor").examine()
+    if json:
+        document = {
+            "findings": [{"id": f.id, "state": f.state, "seen": f.seen, "remedy": f.remedy or None} for f in findings]
+        }
+        print(json_module.dumps(document, indent=2))
+    else:
+        for finding in findings:
+            print(f"{MARKS[finding.state]} {finding.id:<17} {finding.seen}")
+            if finding.remedy:
+                print(f"{'':>28}do: {finding.remedy}")
+    return int(any(finding.state == "problem" for finding in findings))
