@@ -26,3 +26,11 @@ def load_extra(name: str, extra: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         raise UserError(f"{name} is not installed: pip install 'phasemeter[{extra}]'") from missing
+
+
+def load_optional(name: str) -> ModuleType | None:
+    """A module that some systems lack (`resource` on Windows), or None."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None

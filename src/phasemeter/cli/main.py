@@ -5,12 +5,13 @@ Lives here: one line a verb (its function is loaded when it is called), exit cod
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 
 import cyclopts
 
-from phasemeter import __version__
+from phasemeter import __version__, lazy
 from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
@@ -19,8 +20,8 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-def build_app() -> cyclopts.App:
-    """The command line with every verb, none of them loaded."""
+def build_app(wanted: str | None = None) -> cyclopts.App:
+    """The command line with every verb; only the `wanted` one is loaded, so that its own words are its help."""
     app = cyclopts.App(
         name="phasemeter",
         help="Measure, explain and plan the latency of LLM inference, by phase.",
@@ -29,14 +30,26 @@ def build_app() -> cyclopts.App:
         result_action="return_value",
     )
     for name, (target, text) in VERBS.items():
-        app.command(target, name=name, help=text)
+        if name == wanted:
+            module, _, function = target.partition(":")
+            verb = getattr(lazy.load(module), function)
+            app.command(verb, name=name, help_epilogue=examples(verb.__doc__ or ""))
+        else:
+            app.command(target, name=name, help=text)
     return app
+
+
+def examples(words: str) -> str | None:
+    """The "Examples:" section that ends a verb's docstring, laid out as written."""
+    _, found, rest = inspect.cleandoc(words).partition("\nExamples:\n")
+    return f"Examples:\n{rest.rstrip()}" if found else None
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit code is the answer. One line a mistake, never a traceback for a user's fault."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        answer = build_app()(arguments, exit_on_error=False, print_error=False)
+        answer = build_app(words[0] if words else None)(words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as mistake:
         print(f"phasemeter: {one_line(mistake)}", file=sys.stderr)
         return 2

@@ -19,10 +19,7 @@ from typing import Literal
 
 import msgspec
 
-try:
-    import resource
-except ModuleNotFoundError:  # Windows has none: the check says so
-    resource = None  # type: ignore[assignment]
+from phasemeter import lazy
 
 State = Literal["ok", "note", "problem"]
 SO_TIMESTAMPNS = 35  # include/uapi/asm-generic/socket.h
@@ -56,6 +53,7 @@ def cores() -> Finding:
 
 
 def file_descriptors() -> Finding:
+    resource = lazy.load_optional("resource")  # Windows has none
     if resource is None:
         return Finding(id="file_descriptors", state="note", seen="this system tells no limit")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -124,15 +122,18 @@ def kernel_stamps() -> Finding:
         return Finding(
             id="kernel_stamps", state="note", seen="no kernel receive stamps on this system: user stamps are used"
         )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as reader, listener.accept()[0] as writer:
-            reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            stamped = 0
-            for _ in range(20):
-                writer.send(b"x")
-                time.sleep(0.002)
-                control = reader.recvmsg(16, 256)[1]
-                stamped += any(len(data) >= struct.calcsize("qq") for _, _, data in control)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as reader,
+        listener.accept()[0] as writer,
+    ):
+        reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        stamped = 0
+        for _ in range(20):
+            writer.send(b"x")
+            time.sleep(0.002)
+            control = reader.recvmsg(16, 256)[1]
+            stamped += any(len(data) >= struct.calcsize("qq") for _, _, data in control)
     seen = f"{stamped} of 20 loopback reads carried the kernel's receive stamp"
     if stamped < 15:
         return Finding(

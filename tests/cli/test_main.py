@@ -1,0 +1,47 @@
+"""The door: quick help ending in examples, one line a mistake, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from phasemeter import __version__
+from phasemeter.cli.main import VERBS, run
+
+HEAVY = {"numpy", "polars", "plotly", "rich.table", "httptools", "xllamacpp", "google.protobuf"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verbs_help_ends_in_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--help"]) == 0
+    words = capsys.readouterr().out
+    _, found, examples = words.partition("\nExamples:\n")
+    lines = [line.strip() for line in examples.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert found and lines and all(line.startswith("phasemeter ") for line in lines), words
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_loads_nothing_heavy(verb: str) -> None:
+    script = f"import sys\nfrom phasemeter.cli.main import run\nrun([{verb!r}, '--help'])\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert HEAVY & set(done.stderr.split()) == set()
+
+
+def test_an_unknown_verb_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mesure"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and "mesure" in told.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_unknown_option_is_one_line_and_exit_2(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--no-such-option", "1"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
