@@ -10,7 +10,7 @@ import pytest
 from phasemeter import __version__
 from phasemeter.cli.main import VERBS, run
 
-HEAVY = {"numpy", "polars", "plotly", "rich.table", "httptools", "xllamacpp", "google.protobuf"}
+HEAVY = {"numpy", "polars", "plotly", "httptools", "xllamacpp", "google.protobuf"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
