@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from phasemeter.errors import Undefined
 from phasemeter.stats.distributions import beta_quantile, binomial_window, normal_quantile, t_quantile
-from phasemeter.stats.quantiles import Floats, Values, as_array, between, sorted_quantiles, weighted_quantile
+from phasemeter.stats.quantiles import (
+    Floats,
+    Values,
+    as_array,
+    between,
+    quantile,
+    sorted_quantiles,
+    weighted_quantile,
+)
 
 Interval = tuple[float | None, float | None]
 BATCHES = 20
@@ -148,14 +156,14 @@ def correlated_quantile_interval(
     if data.size < 2 * batches:
         return None, None
     ordered = np.sort(data)
-    point = float(sorted_quantiles(ordered, q))
+    point = quantile(ordered, q)
     worth = effective_n((data <= point).astype(np.float64), batches)
     tail = (1 - confidence) / 2
     ratio = normal_quantile(1 - tail) / t_quantile(1 - tail, batches - 1)
     low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)
     return (
-        None if (1 - q) ** worth > tail else float(sorted_quantiles(ordered, low)),
-        None if q**worth > tail else float(sorted_quantiles(ordered, high)),
+        None if (1 - q) ** worth > tail else quantile(ordered, low),
+        None if q**worth > tail else quantile(ordered, high),
     )
 
 
@@ -173,8 +181,9 @@ def wilson_interval(successes: float, n: float, confidence: float = 0.95) -> tup
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def clopper_pearson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval for a share: covers with at least `confidence`. (0, 1) for n = 0.
+def clopper_pearson_interval(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval for a share: covers with at least `confidence`. (0, 1) for n = 0. `n` may be an
+    effective (fractional) number.
 
     Source: Clopper and Pearson, Biometrika 26 (1934).
     """
