@@ -25,7 +25,8 @@ RESOURCES = ("compute", "memory_bandwidth", "kv_memory", "link", "host")
 
 
 class Parts(msgspec.Struct, frozen=True, gc=False):
-    """Seconds of one step by what they are spent on; they add up to the step. KV memory is the reading of KV."""
+    """Seconds of one step by what they are spent on; they add up to the step. KV memory is attention's
+    reading of KV and its kernels' fixed time."""
 
     compute_s: float
     memory_bandwidth_s: float
@@ -78,7 +79,9 @@ def check_parallelism(deployment: Deployment) -> None:
         raise UserError(f"pipeline parallelism {pp} is more than the {model.layers} layers of {model.name}")
     if tp > 1 and str(tp) not in deployment.hardware.allreduce:
         known = ", ".join(deployment.hardware.allreduce)
-        raise UserError(f"no all-reduce time of {deployment.hardware.name} over {tp} is known: tensor_parallel is 1, {known}")
+        raise UserError(
+            f"no all-reduce time of {deployment.hardware.name} over {tp} is known: tensor_parallel is 1, {known}"
+        )
 
 
 def _linear(deployment: Deployment, tokens: int, sequences: int) -> tuple[float, float]:
@@ -109,19 +112,19 @@ def kv_read_s_per_token(deployment: Deployment) -> float:
 def step_parts(
     deployment: Deployment, decodes: int, context_tokens: int, chunks: Sequence[tuple[int, int]] = ()
 ) -> Parts:
-    """What a step of `decodes` sequences with `context_tokens` in all, and of (cached, new) prefill chunks, costs.
+    """What a step of `decodes` sequences with `context_tokens` in all, and of (new, cached) prefill chunks, costs.
 
     The step's whole latency: through every pipeline stage where there are several.
     """
     model, hardware, tp = deployment.model, deployment.hardware, deployment.tensor_parallel
-    new_tokens = sum(new for _, new in chunks)
+    new_tokens = sum(new for new, _ in chunks)
     tokens, sequences = decodes + new_tokens, decodes + len(chunks)
     compute, memory = _linear(deployment, tokens, sequences)
-    attended = sum(new * (cached + new / 2) for cached, new in chunks)
+    attended = sum(new * (cached + new / 2) for new, cached in chunks)
     attention_rate = tp * hardware.attention_compute_efficiency * hardware.peak_flops_per_s
     compute += model.layers * 4 * model.heads * model.head_dim * attended / attention_rate
-    memory += model.layers * hardware.attention_layer_s
-    kv = kv_read_s_per_token(deployment) * (context_tokens + sum(cached + new for cached, new in chunks))
+    kv = model.layers * hardware.attention_layer_s
+    kv += kv_read_s_per_token(deployment) * (context_tokens + sum(cached + new for new, cached in chunks))
     link = 0.0
     moved_bytes = tokens * model.hidden * 2
     if tp > 1:
@@ -143,9 +146,10 @@ def kv_capacity_tokens(deployment: Deployment, memory_share: float, reserve_byte
     weights = deployment.model.parameters * deployment.weight_bytes / count
     left = usable - weights - reserve_bytes
     if left <= 0:
+        room = max(0.0, usable - reserve_bytes)
         raise UserError(
             f"{deployment.model.name} does not fit: its weights take {weights / 1e9:.1f} GB on each of {count} "
-            f"{deployment.hardware.name}, which leave {max(0.0, usable - reserve_bytes) / 1e9:.1f} GB: use more accelerators or fewer bytes a weight"
+            f"{deployment.hardware.name} with room for {room / 1e9:.1f} GB: use more accelerators or fewer bytes a weight"
         )
     return int(left * count / deployment.kv_bytes_per_token)
 

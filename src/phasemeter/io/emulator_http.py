@@ -1,0 +1,255 @@
+"""A small HTTP/1.1 server on one epoll descriptor: whole requests in, raw bytes out.
+
+Lives here: sockets, framing, keep-alive, writes that the kernel takes in part. Must not live here: what a request asks for.
+One write a call: `Connection.write` hands its bytes to the kernel at once, so that a token's instant is the write's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+
+import httptools
+import msgspec
+
+from phasemeter.errors import ClientResourceError, UserError
+
+MAX_BODY_BYTES = 64 * 2**20
+REASONS = {
+    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Payload Too Large",
+    429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable",
+}  # fmt: skip
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One whole request. Header names are in lower case; `arrived_ns` is CLOCK_MONOTONIC when its last byte was read."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes | None  # None: larger than MAX_BODY_BYTES
+    arrived_ns: int
+    keep_alive: bool
+
+
+class Connection:
+    """One client. `request` is being answered until `done()`; pipelined requests wait their turn."""
+
+    def __init__(self, server: HttpServer, sock: socket.socket) -> None:
+        self.server = server
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.pending = bytearray()  # what the kernel has not taken yet
+        self.waiting: list[HttpRequest] = []
+        self.request: HttpRequest | None = None
+        self.close_when_sent = False
+        self.open = True
+        self.parser = httptools.HttpRequestParser(self)
+        self.on_message_begin()
+
+    # httptools calls these
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size <= MAX_BODY_BYTES:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self.waiting.append(
+            HttpRequest(
+                self.parser.get_method().decode("latin-1"),
+                self._url.decode("latin-1").partition("?")[0],
+                self._headers,
+                b"".join(self._body) if self._size <= MAX_BODY_BYTES else None,
+                time.monotonic_ns(),
+                bool(self.parser.should_keep_alive()),
+            )
+        )
+
+    def write(self, data: bytes) -> None:
+        """Hand `data` to the kernel now; what it doesn't take goes out as it makes room. Nothing after a close."""
+        if not self.open:
+            return
+        if self.pending:
+            self.pending += data
+            return
+        try:
+            taken = self.sock.send(data)
+        except BlockingIOError:
+            taken = 0
+        except OSError:
+            self.server.drop(self)
+            return
+        if taken < len(data):
+            self.pending += data[taken:]
+            self.server.watch(self, writing=True)
+
+    def respond(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+        """A whole response with a length, then on to the next request."""
+        keep = self.request is not None and self.request.keep_alive
+        self.write(head(status, content_type, length=len(body), keep_alive=keep, extra=headers) + body)
+        self.done()
+
+    def done(self) -> None:
+        """The current response is complete."""
+        if self.request is not None and not self.request.keep_alive:
+            self.close_when_sent = True
+        self.request = None
+        if self.close_when_sent and not self.pending:
+            self.server.drop(self)
+        elif self.waiting:
+            self.server.begin(self)
+
+
+def head(
+    status: int,
+    content_type: str,
+    *,
+    length: int | None = None,
+    keep_alive: bool = True,
+    extra: dict[str, str] | None = None,
+) -> bytes:
+    """A response head; without a length the body comes in chunks."""
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}", "server: phasemeter-emulator"]
+    lines.append(f"content-type: {content_type}")
+    lines.append("transfer-encoding: chunked" if length is None else f"content-length: {length}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in (extra or {}).items()]
+    if not keep_alive:
+        lines.append("connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+class HttpServer:
+    """Listens and reads; `handle` gets each whole request, `gone` each connection that a client left mid-answer."""
+
+    def __init__(self, host: str, port: int, handle: Callable[[Connection, HttpRequest], None]) -> None:
+        """Raises UserError when the port can't be had."""
+        self.handle = handle
+        self.gone: Callable[[Connection], None] = lambda connection: None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.listener = socket.socket(family, socket.SOCK_STREAM)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.listener.bind((host, port))
+        except OSError as error:
+            self.listener.close()
+            raise UserError(f"can't listen on {host}:{port}: {error.strerror}: choose another --port") from error
+        self.listener.listen(4096)
+        self.listener.setblocking(False)
+        self.port: int = self.listener.getsockname()[1]
+        self.epoll = select.epoll()
+        self.epoll.register(self.listener.fileno(), select.EPOLLIN)
+        self.connections: dict[int, Connection] = {}
+        self.buffer = bytearray(256 * 1024)
+
+    def poll(self, until_ns: int | None) -> None:
+        """Wait for traffic until an instant of CLOCK_MONOTONIC (None: one second at most) and serve what came.
+
+        `epoll.poll` rounds its wait up to a millisecond; select on the epoll descriptor doesn't.
+        """
+        wait_s = 1.0 if until_ns is None else max(0.0, min(1.0, (until_ns - time.monotonic_ns()) / 1e9))
+        if not select.select([self.epoll.fileno()], [], [], wait_s)[0]:
+            return
+        for fd, event in self.epoll.poll(0, 256):
+            if fd == self.listener.fileno():
+                self._accept()
+            elif (connection := self.connections.get(fd)) is not None:
+                self._serve(connection, event)
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ClientResourceError(f"can't accept a connection: {error.strerror}: raise `ulimit -n`") from error
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(self, sock)
+            self.connections[connection.fd] = connection
+            self.epoll.register(connection.fd, select.EPOLLIN)
+
+    def _serve(self, connection: Connection, event: int) -> None:
+        if event & select.EPOLLOUT:
+            self._flush(connection)
+        if connection.open and event & ~select.EPOLLOUT:
+            self._read(connection)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            size = connection.sock.recv_into(self.buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            size = 0
+        if size == 0:
+            self.drop(connection)
+            return
+        try:
+            connection.parser.feed_data(memoryview(self.buffer)[:size])
+        except httptools.HttpParserError:
+            connection.close_when_sent = True
+            connection.respond(400, b'{"error":{"message":"not HTTP/1.1","type":"BadRequestError","code":400}}')
+            return
+        if connection.request is None and connection.waiting:
+            self.begin(connection)
+
+    def begin(self, connection: Connection) -> None:
+        request = connection.request = connection.waiting.pop(0)
+        self.handle(connection, request)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            taken = connection.sock.send(connection.pending)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.drop(connection)
+            return
+        del connection.pending[:taken]
+        if not connection.pending:
+            self.watch(connection, writing=False)
+            if connection.close_when_sent and connection.request is None:
+                self.drop(connection)
+
+    def watch(self, connection: Connection, *, writing: bool) -> None:
+        self.epoll.modify(connection.fd, select.EPOLLIN | (select.EPOLLOUT if writing else 0))
+
+    def drop(self, connection: Connection, *, reset: bool = False) -> None:
+        """Close a connection; `reset` sends RST instead of FIN. A request being answered is reported as gone."""
+        if not connection.open:
+            return
+        connection.open = False
+        del self.connections[connection.fd]
+        with contextlib.suppress(OSError):
+            self.epoll.unregister(connection.fd)
+        if reset:
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        connection.sock.close()
+        if connection.request is not None:
+            self.gone(connection)
+
+    def close(self) -> None:
+        for connection in list(self.connections.values()):
+            self.drop(connection)
+        self.epoll.close()
+        self.listener.close()
