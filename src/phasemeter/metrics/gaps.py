@@ -29,15 +29,34 @@ def choice_gaps(choice: ChoiceTimes) -> Gaps:
     return seconds(times[1:] - times[:-1])
 
 
+def no_gaps_reason(row: RequestRow) -> str | None:
+    """Why this request has no gaps to look at, None where it has events."""
+    if not row.stream:
+        return "not_streamed"
+    if not row.choices:
+        return "no_output" if row.first_token_ns is None else "no_events"
+    return None
+
+
+def no_itl_reason(row: RequestRow) -> str | None:
+    """Why this request's gaps are no inter-token latencies: `unknown_tokens`, `multi_token_chunks`; None where they are."""
+    for choice in row.choices:
+        held = tokens_per_event(row, choice)
+        if held is None:
+            return "unknown_tokens"
+        if held.count(1) != len(held):
+            return "multi_token_chunks"
+    return no_gaps_reason(row)
+
+
 def inter_chunk(row: RequestRow) -> Gaps:
     """Every observed gap between output events of one choice, in seconds.
 
     Raises Undefined where the events' times are not known (`no_events`), or where the reply was not streamed.
     """
-    if not row.stream:
-        raise Undefined("not_streamed")
-    if not row.choices:
-        raise Undefined("no_output" if row.first_token_ns is None else "no_events")
+    reason = no_gaps_reason(row)
+    if reason is not None:
+        raise Undefined(reason)
     if len(row.choices) == 1:
         return choice_gaps(row.choices[0])
     return np.concatenate([choice_gaps(choice) for choice in row.choices])
@@ -66,12 +85,9 @@ def itl(row: RequestRow) -> Gaps:
     `inter_chunk` is what was seen.
     """
     gaps = inter_chunk(row)
-    for choice in row.choices:
-        held = tokens_per_event(row, choice)
-        if held is None:
-            raise Undefined("unknown_tokens")
-        if choice.tokens is not None and any(count != 1 for count in held):
-            raise Undefined("multi_token_chunks")
+    reason = no_itl_reason(row)
+    if reason is not None:
+        raise Undefined(reason)
     return gaps
 
 
@@ -80,10 +96,9 @@ def itl_spread(row: RequestRow) -> Gaps:
 
     It smooths by design; jitter and stalls never use it. Raises Undefined("unknown_tokens").
     """
-    if not row.stream:
-        raise Undefined("not_streamed")
-    if not row.choices:
-        raise Undefined("no_output" if row.first_token_ns is None else "no_events")
+    reason = no_gaps_reason(row)
+    if reason is not None:
+        raise Undefined(reason)
     parts = []
     for choice in row.choices:
         held = tokens_per_event(row, choice)
@@ -117,7 +132,7 @@ def stalls(row: RequestRow) -> Gaps:
     gaps = inter_chunk(row)
     if not len(gaps):
         return gaps
-    middle = _quantile(np.sort(gaps), 0.5)
+    middle = quantile_of(np.sort(gaps), 0.5)
     if middle <= 0:
         raise Undefined("coalesced")
     return gaps[gaps > STALL_FACTOR * middle]
@@ -129,10 +144,10 @@ def jitter_s(row: RequestRow) -> float:
     if len(gaps) < 2:
         raise Undefined("fewer_than_2_gaps")
     ordered = np.sort(gaps)
-    return _quantile(ordered, 0.99) - _quantile(ordered, 0.5)
+    return quantile_of(ordered, 0.99) - quantile_of(ordered, 0.5)
 
 
-def _quantile(ordered: Gaps, q: float) -> float:
+def quantile_of(ordered: Gaps, q: float) -> float:
     """Linear on n − 1, of values already in order (numpy's own quantile costs twenty times the arithmetic)."""
     position = q * (len(ordered) - 1)
     low = int(position)
@@ -146,10 +161,9 @@ def decode_per_token_s(row: RequestRow) -> float:
     For several choices the mean of theirs. Raises Undefined for unknown tokens a chunk, for a single chunk, for a single
     arrival.
     """
-    if not row.stream:
-        raise Undefined("not_streamed")
-    if not row.choices:
-        raise Undefined("no_output" if row.first_token_ns is None else "no_events")
+    reason = no_gaps_reason(row)
+    if reason is not None:
+        raise Undefined(reason)
     values = []
     for choice in row.choices:
         held = tokens_per_event(row, choice)

@@ -1,0 +1,130 @@
+"""From many values of one metric to a distribution with intervals: which interval fits which values.
+
+Lives here: the choice (order statistics, batch means, bootstrap by request) and the flags. The statistics themselves are in stats/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phasemeter.records.result import Metric, Percentile
+from phasemeter.stats.intervals import correlated_quantile_interval, quantile_interval
+from phasemeter.stats.quantiles import sorted_quantiles
+from phasemeter.stats.stationarity import correlated
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bounds = tuple[float | None, float | None]
+
+PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+RESAMPLES = 400
+MAX_GROUPS = 1000  # of a bootstrap: more requests than this are taken in consecutive blocks
+MIN_GROUPS = 10
+
+
+def empty(definition: str, unit: str, reason: str, excluded: Mapping[str, int]) -> Metric:
+    """A metric without a value, and why."""
+    percentiles = {name: Percentile(value=None) for name in PERCENTILES}
+    return Metric(
+        definition=definition, unit=unit, n=0, reason=reason, excluded=dict(excluded), percentiles=percentiles
+    )
+
+
+def of_requests(values: Floats, definition: str, unit: str, excluded: Mapping[str, int]) -> Metric:
+    """One value a request, in the order the requests were due."""
+    ordered = np.sort(values)
+    alike = correlated(values)
+    percentiles = {}
+    for name, q in PERCENTILES.items():
+        bounds = correlated_quantile_interval(values, q) if alike else quantile_interval(ordered, q)
+        flag = few(len(values), q) or ("correlated" if alike else None)
+        percentiles[name] = Percentile(value=quantile_of(ordered, q), ci95=_floats(bounds), flag=flag)
+    return _metric(values, definition, unit, excluded, percentiles)
+
+
+def of_gaps(values: Floats, owners: Ints, definition: str, unit: str, excluded: Mapping[str, int]) -> Metric:
+    """Many values a request: equal weight a gap, intervals by resampling whole requests."""
+    ordered = np.sort(values)
+    bounds = bootstrap_by_request(values, owners, ordered)
+    percentiles = {
+        name: Percentile(value=quantile_of(ordered, q), ci95=_floats(bounds[name]), flag=few(len(values), q))
+        for name, q in PERCENTILES.items()
+    }
+    return _metric(values, definition, unit, excluded, percentiles)
+
+
+def _metric(
+    values: Floats, definition: str, unit: str, excluded: Mapping[str, int], percentiles: dict[str, Percentile]
+) -> Metric:
+    return Metric(
+        definition=definition,
+        unit=unit,
+        n=len(values),
+        mean=float(values.mean()),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else None,
+        percentiles=percentiles,
+        excluded=dict(excluded),
+    )
+
+
+def few(n: int, q: float) -> str | None:
+    """`few_samples` where not one value is expected beyond the quantile: p99 below 100, p95 below 20."""
+    return "few_samples" if n * (1 - q) < 1 - 1e-9 else None
+
+
+def quantile_of(ordered: Floats, q: float) -> float:
+    """Linear on n − 1, of values in order."""
+    return float(sorted_quantiles(ordered, q))
+
+
+def bootstrap_by_request(values: Floats, owners: Ints, ordered: Floats) -> dict[str, Bounds]:
+    """95 % intervals of all PERCENTILES from resampling whole requests (or blocks of them), by counts at cut points.
+
+    A resample's quantile is where its weighted count passes q. Counting each group's gaps below a few hundred cut points
+    once makes a resample a small matrix product, so that the cost doesn't grow with gaps × resamples.
+    """
+    requests, group = np.unique(owners, return_inverse=True)
+    groups = len(requests)
+    if groups < MIN_GROUPS:
+        return dict.fromkeys(PERCENTILES, (None, None))
+    if groups > MAX_GROUPS:
+        group = group * MAX_GROUPS // groups
+        groups = MAX_GROUPS
+    sizes = np.bincount(group, minlength=groups).astype(np.float64)
+    picks = np.random.default_rng(1).multinomial(groups, np.full(groups, 1 / groups), size=RESAMPLES).astype(np.float64)
+    totals = picks @ sizes
+    intervals: dict[str, Bounds] = {}
+    for name, q in PERCENTILES.items():
+        cuts = _cut_points(values, group, sizes, ordered, q)
+        bins = np.searchsorted(cuts, values, side="left")
+        table = np.bincount(group * (len(cuts) + 1) + bins, minlength=groups * (len(cuts) + 1))
+        below = np.cumsum(table.reshape(groups, len(cuts) + 1)[:, :-1], axis=1).astype(np.float64)
+        passed = (picks @ below) >= (q * totals)[:, None] - 1e-9
+        found = passed.any(axis=1)
+        if not found.all():  # the quantile of some resample lies beyond all cuts: the data can't bound it
+            intervals[name] = None, None
+            continue
+        at = cuts[passed.argmax(axis=1)]
+        low, high = np.quantile(at, [0.025, 0.975])
+        intervals[name] = float(low), float(high)
+    return intervals
+
+
+def _cut_points(values: Floats, group: Ints, sizes: Floats, ordered: Floats, q: float) -> Floats:
+    """Sample values at 128 ranks within six standard errors of q, the error taken between groups."""
+    inside = np.bincount(group, weights=values <= quantile_of(ordered, q), minlength=len(sizes))
+    residual = inside - q * sizes
+    error = float((residual**2).sum()) ** 0.5 / float(sizes.sum())
+    reach = 6 * max(error, 1 / len(ordered))
+    ranks = np.linspace(max(q - reach, 0.0), min(q + reach, 1.0), 128) * (len(ordered) - 1)
+    return np.unique(ordered[np.ceil(ranks).astype(np.int64)])
+
+
+def _floats(bounds: Bounds) -> Bounds:
+    low, high = bounds
+    return (None if low is None else float(low)), (None if high is None else float(high))

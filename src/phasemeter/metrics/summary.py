@@ -1,0 +1,260 @@
+"""Rows in, one result out: a streaming accumulator in bounded memory.
+
+Lives here: what enters which statistic, and the assembly of a Result. Failed, cancelled and unsent requests enter no latency
+statistic and always appear in the outcomes; warm-up rows stand apart. Must not live here: formulas (definitions), windows
+(throughput), thresholds (validity).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from phasemeter.errors import Undefined
+from phasemeter.metrics import distribution, gaps, realised, throughput
+from phasemeter.metrics.columns import Columns
+from phasemeter.metrics.definitions import DIALECT, HOUSE, PER_REQUEST
+from phasemeter.metrics.timeline import ONE_EACH, SEVERAL, Timeline
+from phasemeter.metrics.validity import RunFacts, judge
+from phasemeter.records.manifest import Manifest
+from phasemeter.records.request_row import RequestRow
+from phasemeter.records.result import Metric, Outcomes, Result
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# computed from the gap columns at the end, for all requests at once
+FROM_GAPS = ("inter_chunk", "itl", "itl_spread", "stall", "jitter")
+_READERS = tuple((name, read) for name, read in PER_REQUEST.items() if name not in FROM_GAPS)
+
+
+class Summary:
+    """`add` every row of a run in any order, then `result` once."""
+
+    def __init__(self) -> None:
+        self.columns = Columns()
+        self.timeline = Timeline()
+        self.counts = realised.Counts()
+        self._values = {name: array("d") for name, _ in _READERS}
+        self._numbers = {name: array("q") for name, _ in _READERS}
+        self._excluded: dict[str, Counter[str]] = {name: Counter() for name in HOUSE}
+
+    def add(self, row: RequestRow) -> None:
+        """Take in one request. A row of 200 events costs some tens of µs."""
+        number = len(self.columns)
+        measured = row.phase == "measured"
+        usable = measured and row.outcome == "ok"
+        self.columns.add(row)
+        self.timeline.add(number, row, usable)
+        self.counts.add(row)
+        if not usable:
+            return
+        for name, read in _READERS:
+            try:
+                value = read(row)
+            except Undefined as absent:
+                self._excluded[name][absent.reason] += 1
+            else:
+                self._values[name].append(value)
+                self._numbers[name].append(number)
+        self._add_gap_reasons(row)
+
+    def _add_gap_reasons(self, row: RequestRow) -> None:
+        excluded = self._excluded
+        reason = gaps.no_gaps_reason(row)
+        if reason is None and all(len(choice.times_ns) < 2 for choice in row.choices):
+            reason = "single_chunk"
+        if reason is not None:
+            for name in FROM_GAPS:
+                excluded[name][reason] += 1
+            return
+        no_itl = gaps.no_itl_reason(row)
+        if no_itl is not None:
+            excluded["itl"][no_itl] += 1
+            if no_itl == "unknown_tokens":
+                excluded["itl_spread"][no_itl] += 1
+
+    def result(self, manifest: Manifest | None = None, facts: RunFacts | None = None) -> Result:
+        """The whole run as one record. `manifest` tells how the load was driven; `facts` what rows can't tell."""
+        told = facts or RunFacts(stamps=None if manifest is None else manifest.stamps)
+        run = Manifest() if manifest is None else manifest
+        load = realised.load_of(run, self.columns)
+        outcomes = self.counts.outcomes("measured", told.planned_requests)
+        metrics = self._metrics(outcomes)
+        windows = self._throughput(load, told)
+        late = realised.look(self, load, metrics)
+        return Result(
+            run=msgspec.to_builtins(run),
+            partial=told.partial,
+            validity=judge(late.seen, told),
+            outcomes=outcomes,
+            definitions=DIALECT,
+            metrics=metrics,
+            throughput=windows,
+            workload=late.workload,
+            warnings=dict(self.counts.warnings),
+            reason=None if outcomes.ok else "no_successful_requests",
+        )
+
+    # ---- metrics
+
+    def in_order(self, name: str) -> Floats:
+        """A per-request metric's values, in the order the requests were due."""
+        numbers = np.array(self._numbers[name], dtype=np.int64)
+        order = np.argsort(self.columns.ints("due")[numbers], kind="stable")
+        values: Floats = np.array(self._values[name], dtype=np.float64)[order]
+        return values
+
+    def numbers(self, name: str) -> Ints:
+        """The row numbers of `in_order(name)`."""
+        numbers = np.array(self._numbers[name], dtype=np.int64)
+        ordered: Ints = numbers[np.argsort(self.columns.ints("due")[numbers], kind="stable")]
+        return ordered
+
+    def _metrics(self, outcomes: Outcomes) -> dict[str, Metric]:
+        found: dict[str, Metric] = {name: self._per_request(name, self.in_order(name)) for name, _ in _READERS}
+        found |= self._gap_metrics()
+        if not outcomes.ok:
+            found = {
+                name: msgspec.structs.replace(metric, reason="no_successful_requests") for name, metric in found.items()
+            }
+        return {name: found[name] for name in HOUSE}
+
+    def _per_request(self, name: str, values: Floats) -> Metric:
+        row = HOUSE[name]
+        if not len(values):
+            return self._null(name)
+        return distribution.of_requests(values, row.line(), row.unit, self._excluded[name])
+
+    def _null(self, name: str) -> Metric:
+        excluded = self._excluded[name]
+        reason = excluded.most_common(1)[0][0] if excluded else "no_values"
+        return distribution.empty(HOUSE[name].line(), HOUSE[name].unit, reason, excluded)
+
+    def _gap_metrics(self) -> dict[str, Metric]:
+        if self.timeline.let_go:
+            for name in FROM_GAPS:
+                self._excluded[name]["sampled_out"] += self.timeline.let_go
+        values, owners, kinds = self.timeline.gap_columns()
+        found = {"inter_chunk": self._of_gaps("inter_chunk", values, owners)}
+        whole = ~np.isin(owners, np.unique(owners[kinds != ONE_EACH]))  # n > 1: every choice has to be known
+        if whole.all():
+            found["itl"] = msgspec.structs.replace(
+                found["inter_chunk"], definition=HOUSE["itl"].line(), excluded=dict(self._excluded["itl"])
+            )
+        else:
+            found["itl"] = self._of_gaps("itl", values[whole], owners[whole])
+        if whole.all() and not (kinds == SEVERAL).any():
+            found["itl_spread"] = msgspec.structs.replace(
+                found["inter_chunk"], definition=HOUSE["itl_spread"].line(), excluded=dict(self._excluded["itl_spread"])
+            )
+        else:
+            found["itl_spread"] = self._of_gaps("itl_spread", *self.timeline.spread_columns())
+        stalls, whose, jitter = self._stalls_and_jitter(values, owners)
+        found["stall"] = self._of_gaps("stall", stalls, whose)
+        found["jitter"] = self._per_request("jitter", jitter)
+        self.counts.see_gaps(values, stalls, whose)
+        return found
+
+    def _of_gaps(self, name: str, values: Floats, owners: Ints) -> Metric:
+        if not len(values):
+            return distribution.empty(HOUSE[name].line(), "s", self._no_gaps(name), self._excluded[name])
+        return distribution.of_gaps(values, owners, HOUSE[name].line(), "s", self._excluded[name])
+
+    def _no_gaps(self, name: str) -> str:
+        if self._excluded[name]:
+            return self._excluded[name].most_common(1)[0][0]
+        return "no_stalls" if name == "stall" else "no_values"
+
+    def _stalls_and_jitter(self, values: Floats, owners: Ints) -> tuple[Floats, Ints, Floats]:
+        """(stalls, their owners, jitter a request in order of due); each request held to its own median gap."""
+        edges = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+        starts = [0, *edges.tolist()] if len(owners) else []
+        due = self.columns.ints("due")
+        long: list[Floats] = []
+        whose: list[Ints] = []
+        spreads: list[tuple[int, float]] = []
+        for start, end in zip(starts, [*starts[1:], len(owners)], strict=False):
+            own = values[start:end]
+            ordered = np.sort(own)
+            middle = gaps.quantile_of(ordered, 0.5)
+            if middle <= 0:
+                self._excluded["stall"]["coalesced"] += 1
+            elif ordered[-1] > gaps.STALL_FACTOR * middle:
+                over = own > gaps.STALL_FACTOR * middle
+                long.append(own[over])
+                whose.append(owners[start:end][over])
+            if len(own) < 2:
+                self._excluded["jitter"]["fewer_than_2_gaps"] += 1
+            else:
+                spreads.append((int(due[owners[start]]), gaps.quantile_of(ordered, 0.99) - middle))
+        jitter = np.array([value for _, value in sorted(spreads)], dtype=np.float64)
+        empty = np.empty(0)
+        return (
+            np.concatenate(long) if long else empty,
+            np.concatenate(whose) if whose else empty.astype(np.int64),
+            jitter,
+        )
+
+    # ---- throughput
+
+    def received(self) -> throughput.Received:
+        """What came from every request, whatever became of it and whichever phase it was in."""
+        columns = self.columns
+        every = np.ones(len(columns), dtype=bool)
+        weights, estimated = self.timeline.weights()
+        tokens = columns.floats("output_tokens")
+        bare = columns.eventless() & ~np.isnan(tokens) & ~np.isnan(columns.floats("last_token"))
+        first, last = columns.ints("first_token")[bare], columns.ints("last_token")[bare]
+        prompted = ~np.isnan(columns.floats("first_token"))
+        prompts = _filled(columns.floats("input_tokens")[prompted])
+        some_tokens = self.timeline.tokens_per_event_known() is not None or bool(bare.any())
+        nothing_came = not len(weights) and not bare.any()
+        return throughput.Received(
+            completed_ns=columns.present("end", columns.outcome("ok")),
+            event_ns=self.timeline.instants(),
+            event_tokens=weights * self.timeline.step,
+            spread_start_ns=np.minimum(first, last),
+            spread_end_ns=last,
+            spread_tokens=tokens[bare],
+            prompts_ns=columns.present("first_token", every),
+            prompts=prompts,
+            tokens_known=some_tokens or nothing_came,
+            estimated=estimated,
+        )
+
+    def _throughput(self, load: realised.Load, facts: RunFacts) -> dict[str, Any]:
+        columns, measured = self.columns, self.columns.phase("measured")
+        starts, ends = columns.present("send_start", measured), columns.present("end", measured)
+        whole = throughput.whole_run(starts, ends)
+        if whole is None and facts.started_ns is not None and facts.ended_ns is not None:
+            whole = throughput.Window(
+                kind="whole_run", start_ns=facts.started_ns, end_ns=facts.ended_ns, rule="start to end of the run"
+            )
+        if load.mode == "open":
+            steady = throughput.steady_open(columns.present("due", measured))
+        else:
+            sent = measured & ~np.isnan(columns.floats("send_start"))
+            steady = throughput.steady_closed(starts, columns.ints("end")[sent])
+        received = self.received()
+        own = {"whole_run": throughput.rates(received, whole), "steady": throughput.rates(received, steady)}
+        headline = "steady" if own["steady"]["requests_per_s"] is not None else "whole_run"
+        return {
+            **own[headline],
+            **own,
+            "peak": throughput.peak(received, whole),
+            "estimated_tokens": received.estimated,
+        }
+
+
+def _filled(prompts: Floats) -> Floats | None:
+    """Input tokens with the unknown ones (a cut-off reply tells no usage) at the mean of the known; None if none is known."""
+    unknown = np.isnan(prompts)
+    if unknown.all() and len(prompts):
+        return None
+    return np.where(unknown, prompts[~unknown].mean(), prompts) if unknown.any() else prompts
