@@ -1,0 +1,140 @@
+"""A planned request and what was captured of it → its row: every boundary, every count.
+
+Lives here: the join of plan, capture and exchange. Must not live here: differences, ratios (definitions), bytes (wire/).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from phasemeter.metrics.receive_clock import ReceiveClock
+from phasemeter.metrics.tokens import TokenCounts, Tokenizer, count_tokens, single_arrival
+from phasemeter.records.capture import Capture
+from phasemeter.records.request import PlannedRequest
+from phasemeter.records.request_row import ChoiceTimes, RequestRow
+from phasemeter.wire.events import REASONING, Choice
+from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
+
+
+def row_of(
+    planned: PlannedRequest, capture: Capture, clock: ReceiveClock, tokenizer: Tokenizer | None = None
+) -> RequestRow:
+    """One request's row. `clock` maps the kernel's receive stamps and counts what it could not map.
+
+    Raises UserError for an API that is not known; whatever the bytes are, they raise nothing.
+    """
+    return row_and_exchange(planned, capture, clock, tokenizer)[0]
+
+
+def row_and_exchange(
+    planned: PlannedRequest, capture: Capture, clock: ReceiveClock, tokenizer: Tokenizer | None = None
+) -> tuple[RequestRow, Exchange]:
+    """The row, and the exchange it was read from (its text, its raw server timings)."""
+    received = clock.times(capture.reads, capture.send_start_ns)
+    exchange = read_exchange(
+        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
+        Received(
+            reads=[read.data for read in capture.reads],
+            times_ns=received.times_ns,
+            close=capture.close,
+            closed_ns=capture.closed_ns,
+            error=capture.error,
+        ),
+    )
+    counts = count_tokens(exchange, tokenizer)
+    return _row(planned, capture, exchange, counts, received.observer_lag_ns), exchange
+
+
+def _row(
+    planned: PlannedRequest, capture: Capture, exchange: Exchange, counts: TokenCounts, observer_lag_ns: int | None
+) -> RequestRow:
+    row = row_of_exchange(exchange, counts, planned.request_id, capture.due_ns)
+    return msgspec.structs.replace(
+        row,
+        phase=planned.phase,
+        worker=capture.worker,
+        workload_class=planned.workload_class,
+        conversation=planned.conversation,
+        turn=planned.turn,
+        asked_input_tokens=planned.input_tokens,
+        connect_start_ns=capture.connect_start_ns,
+        dns_done_ns=capture.dns_done_ns,
+        tcp_connected_ns=capture.tcp_connected_ns,
+        connected_ns=capture.connected_ns,
+        send_start_ns=capture.send_start_ns,
+        sent_ns=capture.sent_ns,
+        observer_lag_ns=observer_lag_ns,
+        resent=capture.resent,
+        reused_connection=capture.reused_connection,
+    )
+
+
+def row_of_exchange(exchange: Exchange, counts: TokenCounts, request_id: str, due_ns: int) -> RequestRow:
+    """The row of an exchange that no plan stands behind: sent when it was due."""
+    asked = exchange.asked
+    return RequestRow(
+        request_id=request_id,
+        api=asked.api,
+        stream=asked.stream,
+        outcome=exchange.outcome,
+        failure=exchange.failure,
+        failure_text=exchange.failure_text,
+        http_status=exchange.status,
+        warnings=tuple(sorted(exchange.warnings | counts.warnings)),
+        asked_output_tokens=asked.max_tokens,
+        n=asked.n,
+        due_ns=due_ns,
+        send_start_ns=due_ns,
+        headers_ns=exchange.headers_ns,
+        first_read_ns=exchange.first_read_ns,
+        first_chunk_ns=exchange.first_chunk_ns,
+        first_token_ns=exchange.first_token_ns,
+        first_output_ns=exchange.first_output_ns,
+        last_token_ns=exchange.last_token_ns,
+        stream_end_ns=exchange.stream_end_ns,
+        input_tokens=exchange.prompt_tokens,
+        cached_tokens=exchange.cached_tokens,
+        output_tokens=counts.output_tokens,
+        output_tokens_source=counts.source,
+        server_output_tokens=counts.server,
+        local_output_tokens=counts.local,
+        reasoning_tokens=counts.reasoning,
+        hidden_reasoning=counts.hidden_reasoning,
+        visible_tokens=counts.visible,
+        first_token_by_usage_ns=exchange.first_usage_ns if _told_per_chunk(exchange) else None,
+        finish_reason=exchange.finish_reason,
+        response_id=exchange.response_id,
+        choices=tuple(
+            _choice_times(exchange, choice, position, counts)
+            for position, choice in enumerate(exchange.choices)
+            if choice.reads
+        ),
+        single_arrival=single_arrival(exchange),
+        usage_ns=exchange.usage_ns,
+        silent_chunks=exchange.silent_chunks,
+        first_silent_chunk_ns=exchange.first_silent_ns,
+        last_silent_chunk_ns=exchange.last_silent_ns,
+        reasoning_field=exchange.reasoning_field,
+    )
+
+
+def _told_per_chunk(exchange: Exchange) -> bool:
+    """Whether usage came while tokens did: a single total at the end times no token."""
+    first, last = exchange.first_usage_ns, exchange.last_token_ns
+    return exchange.usage_told > 1 and first is not None and (last is None or first <= last)
+
+
+def _choice_times(exchange: Exchange, choice: Choice, position: int, counts: TokenCounts) -> ChoiceTimes:
+    runs = choice.runs
+    leading = 0
+    if runs and runs[0][1] == REASONING:
+        leading = runs[1][0] if len(runs) > 1 else len(choice.reads)
+    return ChoiceTimes(
+        index=choice.index,
+        times_ns=tuple(exchange.times_of(choice)),
+        reads=tuple(choice.reads),
+        tokens=counts.per_event[position],
+        reasoning_events=leading,
+        finish_reason=choice.finish_reason,
+        output_tokens=counts.per_choice[position],
+    )

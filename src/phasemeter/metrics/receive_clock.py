@@ -1,0 +1,122 @@
+"""Kernel receive stamps (CLOCK_REALTIME) → the client's monotonic clock, by the pairs of both clocks a run keeps.
+
+Lives here: the mapping, the search for a clock step, and what it had to give up on. Must not live here: reading clocks (io/).
+A mapped stamp that cannot be (after the read returned, or before the request was sent) is not used: the user stamp is,
+and it is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from phasemeter.records.capture import ClockPair, Read
+
+UNCERTAINTY_NS = 50_000  # the two readings of a pair lie this close to each other, with a wide margin
+STEP_NS = 1_000_000  # an offset that moves by more than this beyond any slewing is a step
+SLEW_PPM = 1_000  # clocks are slewed by at most 500 ppm (adjtimex(2)); twice that
+
+
+class ClockStep(NamedTuple):
+    """Between two pairs the realtime clock jumped by `step_ns` against the monotonic one."""
+
+    after_monotonic_ns: int
+    before_monotonic_ns: int
+    step_ns: int
+
+
+class ReceiveTimes(NamedTuple):
+    """The instant of each read on the monotonic clock; the largest `user − kernel`, None without kernel stamps."""
+
+    times_ns: list[int]
+    observer_lag_ns: int | None
+
+
+class ReceiveClock:
+    """Maps the reads of any number of requests. `mapped` and `user_stamped` count reads, `steps` are the clock's jumps.
+
+    `refused` of the user-stamped reads had a kernel stamp that could not be.
+    """
+
+    def __init__(self, pairs: Sequence[ClockPair] = ()) -> None:
+        ordered = sorted(pairs, key=lambda pair: pair.monotonic_ns)
+        self.steps: list[ClockStep] = []
+        self.mapped = 0
+        self.user_stamped = 0
+        self.refused = 0
+        self._segments: list[tuple[int, int, int, float]] = []  # from realtime, to realtime, monotonic there, slope
+        self._starts: list[int] = []
+        self._last = (0, -1, 0, 0.0)
+        self._build(ordered)
+
+    def _build(self, pairs: list[ClockPair]) -> None:
+        if not pairs:
+            return
+        for left, right in itertools.pairwise(pairs):
+            span = right.monotonic_ns - left.monotonic_ns
+            moved = (right.realtime_ns - left.realtime_ns) - span
+            if abs(moved) > STEP_NS + span * SLEW_PPM // 1_000_000:
+                self.steps.append(ClockStep(left.monotonic_ns, right.monotonic_ns, moved))
+                continue
+            width = right.realtime_ns - left.realtime_ns
+            if width > 0:
+                self._segments.append((left.realtime_ns, right.realtime_ns, left.monotonic_ns, span / width))
+        first, last = pairs[0], pairs[-1]
+        edge = 10**9  # a request may begin before the first pair and end after the last
+        self._segments.append((first.realtime_ns - edge, first.realtime_ns, first.monotonic_ns - edge, 1.0))
+        self._segments.append((last.realtime_ns, last.realtime_ns + edge, last.monotonic_ns, 1.0))
+        self._segments.sort()
+        self._starts = [segment[0] for segment in self._segments]
+
+    def monotonic_ns(self, realtime_ns: int) -> int | None:
+        """Where a realtime stamp lies on the monotonic clock; None where no pair tells (in a step, far outside).
+
+        After a step backwards two instants share a stamp: the later one is meant (`times` checks it against the read).
+        """
+        start, end, origin, slope = self._last
+        if not start <= realtime_ns < end:
+            position = bisect_right(self._starts, realtime_ns) - 1
+            while position >= 0 and realtime_ns >= self._segments[position][1]:
+                position -= 1
+                if position < 0 or realtime_ns - self._segments[position][0] > 10**12:
+                    return None
+            if position < 0:
+                return None
+            self._last = start, end, origin, slope = self._segments[position]
+        return origin + round((realtime_ns - start) * slope)
+
+    def times(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes:
+        """The instants of one request's reads, never decreasing. `send_start_ns`: no answer can come before it."""
+        times: list[int] = []
+        lag: int | None = None
+        earliest = (send_start_ns or 0) - UNCERTAINTY_NS
+        latest = 0
+        mapped = 0
+        start, end, origin, slope = self._last
+        for read in reads:
+            user = read.user_ns
+            kernel = read.kernel_realtime_ns
+            at = user
+            if kernel is not None:
+                if start <= kernel < end:
+                    found: int | None = origin + int((kernel - start) * slope)
+                else:
+                    found = self.monotonic_ns(kernel)
+                    start, end, origin, slope = self._last
+                if found is not None and earliest <= found <= user + UNCERTAINTY_NS:
+                    mapped += 1
+                    if found < user:
+                        at = found
+                    if lag is None or user - at > lag:
+                        lag = user - at
+                else:
+                    self.refused += 1
+            if at < latest:
+                at = latest
+            latest = at
+            times.append(at)
+        self.mapped += mapped
+        self.user_stamped += len(times) - mapped
+        return ReceiveTimes(times, lag)

@@ -1,0 +1,106 @@
+"""Anthropic Messages: typed events, or one message.
+
+Lives here: which events carry output. Must not live here: framing, times, outcome.
+`message_start`, `ping`, block starts without text and `signature_delta` are no output; `output_tokens` is a running count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phasemeter.wire.events import CONTENT, REASONING, TOOL, Reading, Usage, reported_error, usage_of, whole
+
+DELTAS = {
+    "text_delta": ("text", CONTENT),
+    "thinking_delta": ("thinking", REASONING),
+    "input_json_delta": ("partial_json", TOOL),
+}
+KNOWN = {
+    "message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta", "content_block_stop", "ping",
+}  # fmt: skip
+CACHE_FIELDS = ("cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
+    """One event of a stream. The `type` in its data counts; the event's name stands in where that is missing."""
+    problem = reported_error(obj, name)
+    if problem is not None:
+        reading.fail("server_error_in_stream", problem)
+        return
+    kind = obj.get("type") if isinstance(obj.get("type"), str) else name.decode("utf-8", "replace")
+    reading.known = reading.known or kind in KNOWN
+    reading.keep_timings(obj)
+    index = obj.get("index")
+    number = index if isinstance(index, int) else 0
+    if kind == "content_block_delta" and isinstance(obj.get("delta"), dict):
+        delta = obj["delta"]
+        field, channel = DELTAS.get(str(delta.get("type")), ("", ""))
+        text = delta.get(field)
+        if isinstance(text, str) and text:
+            if channel != TOOL:
+                reading.plain = (("delta", field), 0, channel)
+            _output(reading, channel, text, read, number)
+    elif kind == "content_block_start" and isinstance(obj.get("content_block"), dict):
+        _block(reading, obj["content_block"], read, number)
+    elif kind == "message_start" and isinstance(obj.get("message"), dict):
+        reading.identify(obj["message"])
+        _count(reading, obj["message"].get("usage"), read)
+    elif kind == "message_delta":
+        delta = obj.get("delta")
+        if isinstance(delta, dict) and delta.get("stop_reason"):
+            reading.choice(0).finish_reason = str(delta["stop_reason"])
+        _count(reading, obj.get("usage"), read)
+    elif kind == "message_stop":
+        reading.end(read)
+
+
+def _output(reading: Reading, channel: str, text: str, read: int, number: int) -> None:
+    if channel == REASONING:
+        reading.reasoning_field = reading.reasoning_field or "thinking"
+    reading.output(reading.choice(0), channel, text, read, tool=number)
+
+
+def _block(reading: Reading, block: dict[str, Any], read: int, number: int) -> None:
+    """A block's opening: a tool's name is output, and so is text, should it bring some."""
+    for field, channel in (("thinking", REASONING), ("text", CONTENT), ("name", TOOL)):
+        text = block.get(field)
+        if isinstance(text, str) and text:
+            _output(reading, channel, text, read, number)
+
+
+def _count(reading: Reading, raw: Any, read: int) -> None:
+    usage = usage_of(raw)
+    if usage is None:
+        return
+    cached = [whole(raw.get(field)) or 0 for field in CACHE_FIELDS]
+    if any(cached):  # `input_tokens` leaves out what the cache read or wrote; elsewhere prompt tokens hold all
+        usage = Usage((usage.prompt_tokens or 0) + sum(cached), usage.completion_tokens, None, cached[0])
+    reading.count(usage, read, None)
+
+
+def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
+    """The message of a request that did not stream."""
+    problem = reported_error(obj, name)
+    if problem is not None:
+        reading.fail("server_error_in_stream", problem)
+        return
+    reading.known = "content" in obj
+    reading.identify(obj)
+    reading.keep_timings(obj)
+    blocks = obj.get("content")
+    for number, block in enumerate(blocks if isinstance(blocks, list) else []):
+        if isinstance(block, dict):
+            _block(reading, block, read, number)
+            if isinstance(block.get("input"), dict):
+                _output(reading, TOOL, compact(block["input"]), read, number)
+    if obj.get("stop_reason"):
+        reading.choice(0).finish_reason = str(obj["stop_reason"])
+        reading.end(read)
+    _count(reading, obj.get("usage"), read)
+
+
+def compact(value: Any) -> str:
+    """A JSON value as its shortest text."""
+    return msgspec.json.encode(value).decode()

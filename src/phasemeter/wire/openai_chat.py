@@ -1,0 +1,137 @@
+"""OpenAI chat completions: chunks and whole answers.
+
+Lives here: where a chat answer holds its output. Must not live here: framing, times, outcome.
+Reasoning comes under `reasoning_content` (DeepSeek, vLLM before 0.11, SGLang, llama.cpp) or `reasoning` (vLLM, OpenRouter,
+Ollama); a server that sends both sends the same text twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, reported_error, usage_of
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+
+
+def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
+    """One chunk of a stream."""
+    on_document(reading, obj, name, read)
+
+
+def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
+    """A chunk, or the whole answer of a request that did not stream: they differ in `delta` and `message` only."""
+    problem = reported_error(obj, name)
+    if problem is not None:
+        reading.fail("server_error_in_stream", problem)
+        return
+    reading.identify(obj)
+    reading.keep_timings(obj)
+    choices = obj.get("choices")
+    reading.known = reading.known or "choices" in obj
+    listed = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    for raw in listed:
+        _choice(reading, raw, read)
+    usage = obj.get("usage") or _groq_usage(obj)
+    if usage is not None:
+        owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
+        reading.count(usage_of(usage), read, owner)
+    if reading.plain is not None and (len(listed) != 1 or usage is not None or _tells_more(listed[0])):
+        reading.plain = None
+
+
+def _groq_usage(obj: dict[str, Any]) -> Any:
+    extra = obj.get("x_groq")
+    return extra.get("usage") if isinstance(extra, dict) else None
+
+
+def _tells_more(raw: dict[str, Any]) -> bool:
+    return bool(raw.get("finish_reason") or raw.get("logprobs") or raw.get("token_ids"))
+
+
+def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
+    choice = reading.choice(raw.get("index"))
+    key = "delta" if isinstance(raw.get("delta"), dict) else "message"
+    delta = raw.get(key)
+    if isinstance(delta, dict):
+        _delta(reading, choice, delta, key, read)
+    elif isinstance(raw.get("text"), str) and raw["text"]:
+        reading.output(choice, CONTENT, raw["text"], read)
+    told = tokens_told(raw)
+    if told:
+        reading.tokens(choice, told)
+    if raw.get("finish_reason"):
+        choice.finish_reason = str(raw["finish_reason"])
+
+
+def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, read: int) -> None:
+    before = len(choice.reads)
+    for field in REASONING_FIELDS:
+        text = delta.get(field)
+        if isinstance(text, str) and text:
+            reading.plain = (("choices", 0, key, field), choice.index, REASONING)
+            reading.output(choice, REASONING, text, read)
+            reading.reasoning_field = reading.reasoning_field or field
+            break
+    content = delta.get("content")
+    if isinstance(content, str):
+        if content:
+            reading.plain = (("choices", 0, key, "content"), choice.index, CONTENT)
+            reading.output(choice, CONTENT, content, read)
+    elif isinstance(content, list):
+        _parts(reading, choice, content, read)
+    refusal = delta.get("refusal")
+    if isinstance(refusal, str) and refusal:
+        reading.output(choice, REFUSAL, refusal, read)
+    _tools(reading, choice, delta, read)
+    if len(choice.reads) == before and content == "" and not delta.get("role"):
+        reading.silent(read)
+
+
+def _parts(reading: Reading, choice: Choice, parts: list[Any], read: int) -> None:
+    """Content as a list of typed parts (Mistral): thinking parts are reasoning."""
+    for part in parts:
+        if not isinstance(part, dict):
+            continue
+        inner = part.get("thinking")
+        if isinstance(inner, list):
+            inner = "".join(str(piece.get("text") or "") for piece in inner if isinstance(piece, dict))
+        if isinstance(inner, str) and inner:
+            reading.output(choice, REASONING, inner, read)
+            reading.reasoning_field = reading.reasoning_field or "thinking"
+        text = part.get("text")
+        if isinstance(text, str) and text:
+            reading.output(choice, CONTENT, text, read)
+
+
+def _tools(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -> None:
+    """Tool calls, several of them perhaps, and the `function_call` they replaced: name and arguments are output."""
+    calls = delta.get("tool_calls")
+    found = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    legacy = delta.get("function_call")
+    if isinstance(legacy, dict):
+        found.append({"function": legacy})
+    for position, call in enumerate(found):
+        function = call.get("function") or call.get("custom")
+        if not isinstance(function, dict):
+            continue
+        index = call.get("index")
+        number = index if isinstance(index, int) else position
+        for field in ("name", "arguments", "input"):
+            text = function.get(field)
+            if isinstance(text, str) and text:
+                reading.output(choice, TOOL, text, read, tool=number)
+
+
+def tokens_told(raw: dict[str, Any]) -> int:
+    """How many tokens a choice says it holds: logprobs of chat or completions shape, or token ids; 0 if it doesn't say."""
+    logprobs = raw.get("logprobs")
+    if isinstance(logprobs, dict):
+        told = 0
+        for field in ("content", "refusal", "tokens"):
+            listed = logprobs.get(field)
+            if isinstance(listed, list):
+                told += len(listed)
+        return told
+    ids = raw.get("token_ids")
+    return len(ids) if isinstance(ids, list) else 0

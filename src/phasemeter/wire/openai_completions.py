@@ -1,0 +1,71 @@
+"""OpenAI completions: `text` per choice, whole or in chunks; an echoed prompt is no output.
+
+Lives here: where a completion holds its text. Must not live here: framing, times, outcome.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasemeter.wire.events import CONTENT, Choice, Reading, reported_error, usage_of
+from phasemeter.wire.openai_chat import tokens_told
+
+
+def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
+    """One chunk of a stream, or the whole answer: they have the same shape."""
+    problem = reported_error(obj, name)
+    if problem is not None:
+        reading.fail("server_error_in_stream", problem)
+        return
+    reading.identify(obj)
+    reading.keep_timings(obj)
+    choices = obj.get("choices")
+    reading.known = reading.known or "choices" in obj
+    listed = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    for raw in listed:
+        _choice(reading, raw, read)
+    usage = obj.get("usage")
+    if usage is not None:
+        owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
+        reading.count(usage_of(usage), read, owner)
+        reading.plain = None
+    if len(listed) != 1:
+        reading.plain = None
+
+
+def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
+    choice = reading.choice(raw.get("index"))
+    text = raw.get("text")
+    told = tokens_told(raw)
+    finish = raw.get("finish_reason")
+    if isinstance(text, str) and text:
+        text = _without_echo(reading, choice, text)
+        if text:
+            if not told and not finish and not reading.echo_prompt:
+                reading.plain = (("choices", 0, "text"), choice.index, CONTENT)
+            reading.output(choice, CONTENT, text, read)
+        else:
+            told = 0  # the tokens of the prompt
+    elif not finish or text == "":
+        reading.silent(read)
+    if told:
+        reading.tokens(choice, told)
+    if finish:
+        choice.finish_reason = str(finish)
+
+
+def _without_echo(reading: Reading, choice: Choice, text: str) -> str:
+    """With `echo` asked for, servers send the prompt first: what of `text` is not that."""
+    if reading.echo_prompt is None:
+        return text
+    left = reading.echo.setdefault(choice.index, reading.echo_prompt)
+    if not left:
+        return text
+    if text.startswith(left):
+        reading.echo[choice.index] = ""
+        return text[len(left) :]
+    if left.startswith(text):
+        reading.echo[choice.index] = left[len(text) :]
+        return ""
+    reading.echo[choice.index] = ""  # this server does not echo
+    return text

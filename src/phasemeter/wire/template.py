@@ -1,0 +1,115 @@
+"""The fast path: most events of a stream differ from one another in nothing but a piece of text.
+
+Lives here: learning the constant bytes around that text from an event that was read in full, and recognising them again.
+Must not live here: any meaning of its own. A template is used only if reading its bytes around another text was seen to give
+the same document but for that text, and it reads only text that cannot end a string or a line; all else is read in full.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+PROBE = "\u2042probe"  # a text that no document holds by chance
+TEMPLATES = 4  # kept at a time: the choices of one answer take turns
+LONGEST = 16 * 1024  # an event longer than this is read in full
+
+_read_string = msgspec.json.Decoder(str)
+_read_any = msgspec.json.Decoder()
+
+
+class Template:
+    """One read = one event: `starts[n]` is what a read of n bytes begins with (chunk size included), `suffix` its end."""
+
+    __slots__ = ("channel", "choice", "chunked", "prefix", "starts", "suffix", "suffix_length", "upper")
+
+    def __init__(self, prefix: bytes, suffix: bytes, choice: int, channel: str) -> None:
+        self.prefix = prefix
+        self.suffix = suffix
+        self.suffix_length = len(suffix)
+        self.choice = choice
+        self.channel = channel
+        self.chunked = False
+        self.upper = False
+        self.starts: dict[int, bytes | None] = {}
+
+    def start(self, length: int) -> bytes | None:
+        """What a read of that many bytes has to begin with; None where no text would fit."""
+        if length in self.starts:
+            return self.starts[length]
+        found: bytes | None = None
+        if not self.chunked:
+            found = self.prefix
+        else:
+            for digits in range(1, 6):
+                size = length - digits - 4  # size line, its end, the chunk's end
+                text = b"%X" % size if self.upper else b"%x" % size
+                if size > 0 and len(text) == digits:
+                    found = text + b"\r\n" + self.prefix
+        if found is not None and (length <= len(found) + self.suffix_length or length > LONGEST):
+            found = None
+        self.starts[length] = found
+        return found
+
+    def text(self, data: bytes) -> str | None:
+        """The text that the read `data` adds, if it is this template around a plain piece of text; else None."""
+        start = self.starts.get(len(data)) or self.start(len(data))
+        if start is None or not data.startswith(start) or not data.endswith(self.suffix):
+            return None
+        try:
+            text = data[len(start) : -self.suffix_length].decode()
+        except UnicodeDecodeError:
+            return None
+        if not text.isprintable():  # control characters, line ends
+            return None
+        if '"' in text or "\\" in text:
+            try:
+                return _read_string.decode(f'"{text}"')
+            except msgspec.DecodeError:
+                return None
+        return text
+
+
+def learn(data: bytes, body: bytes, document: bytes, plain: tuple[tuple[str | int, ...], int, str]) -> Template | None:
+    """The template of an event that one read held whole, or None if its text cannot be told from what stands around it.
+
+    `data`: the read; `body`: its body bytes; `document`: the JSON in it; `plain`: where in the document the one text
+    stands, its choice and its channel.
+    """
+    path, choice, channel = plain
+    original = _read_any.decode(document)
+    holder = _holder(original, path)
+    text = holder[path[-1]]
+    quoted = b'"' + text.encode("utf-8", "replace") + b'"'
+    if body.count(document) != 1 or document.count(quoted) != 1 or body.count(b"\ndata:") > 1:
+        return None
+    before, _, after = document.partition(quoted)
+    probe = _read_any.decode(before + b'"' + PROBE.encode() + b'"' + after)
+    place = _holder(probe, path)
+    if place is None or place.get(path[-1]) != PROBE:
+        return None
+    place[path[-1]] = text
+    if probe != original:
+        return None
+    head, _, tail = body.partition(document)
+    template = Template(head + before + b'"', b'"' + after + tail, choice, channel)
+    if data != body:
+        template.chunked = True
+        size = data.partition(b"\r\n")[0]
+        template.upper = size != size.lower()
+        template.suffix += b"\r\n"
+        template.suffix_length += 2
+    return template if template.text(data) == text else None
+
+
+def _holder(document: Any, path: tuple[str | int, ...]) -> Any:
+    """The object that holds the last key of `path`, None where the path does not lead to one."""
+    for step in path[:-1]:
+        if isinstance(step, int):
+            if not isinstance(document, list) or len(document) <= step:
+                return None
+            document = document[step]
+        else:
+            document = document.get(step) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else None
