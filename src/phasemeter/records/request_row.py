@@ -87,7 +87,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resent: bool = False
     reused_connection: bool = False
     usage_ns: int | None = None  # when the chunk with the final usage came
-    silent_chunks: int = 0  # chunks with a choice but neither role nor text: some tools stamp them as tokens
+    silent_chunks: int = 0  # chunks whose content is an empty string, without a role: some tools stamp them as tokens
     first_silent_chunk_ns: int | None = None
     last_silent_chunk_ns: int | None = None
     reasoning_field: str | None = None  # the name reasoning came under: reasoning | reasoning_content | thinking | ...
