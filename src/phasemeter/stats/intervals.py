@@ -167,6 +167,33 @@ def correlated_quantile_interval(
     )
 
 
+def clustered_quantile_interval(groups: Sequence[Values], q: float, confidence: float = 0.95) -> Interval:
+    """The quantile's interval of pooled values (gaps) that come in groups (requests), without resampling: whole groups vary.
+
+    The share at or below the quantile is a ratio of sums over groups; its variance between groups says how many independent
+    values the pool is worth, and Wilson's interval at that n is read off the sample (Woodruff, JASA 1952). `inf` may be
+    among the values. (None, None) for fewer than 10 groups with values.
+    """
+    filled = [as_array(group) for group in groups if len(group)]
+    if len(filled) < 10:
+        return None, None
+    values = np.concatenate(filled)
+    sizes = np.array([group.size for group in filled], dtype=np.float64)
+    ordered = np.sort(values)
+    point = quantile(ordered, q)
+    starts = np.concatenate(([0], np.cumsum(sizes[:-1]).astype(np.int64)))
+    residuals = np.add.reduceat((values <= point).astype(np.float64), starts) - q * sizes
+    variance = float(residuals @ residuals) * len(filled) / (len(filled) - 1) / float(sizes.sum()) ** 2
+    worth = min(float(values.size), q * (1 - q) / variance) if variance > 0 else float(len(filled))
+    tail = (1 - confidence) / 2
+    ratio = normal_quantile(1 - tail) / t_quantile(1 - tail, len(filled) - 1)
+    low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)
+    return (
+        None if (1 - q) ** worth > tail else quantile(ordered, low),
+        None if q**worth > tail else quantile(ordered, high),
+    )
+
+
 def wilson_interval(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval for a share. `n` may be an effective (fractional) number. (0, 1) for n = 0.
 

@@ -1,0 +1,200 @@
+"""Reading one value of a contract at a time, so that each mistake names the file, the path in it and what to write.
+
+Lives here: `Place` (a value and where it stands) and the readers of keys, durations, rates, shares, distributions. Must not
+live here: which sections a contract has (model.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeVar
+
+import yaml
+
+from phasemeter import units
+from phasemeter.errors import FileError, UserError
+
+T = TypeVar("T")
+
+
+class Place:
+    """A value of the file with its path: `latency_slo.ttft.p95`. The file's root has the path "" and prints as the file."""
+
+    def __init__(self, file: str, path: str, value: Any) -> None:
+        self.file, self.path, self.value = file, path, value
+
+    def wrong(self, what: str) -> FileError:
+        """The error that says `what` is wrong here."""
+        return FileError(f"{self.file}: `{self.path}` {what}" if self.path else f"{self.file}: {what}")
+
+    def section(self, known: Collection[str] | None = None) -> dict[str, Place]:
+        """The entries of a mapping. Raises FileError where it is none, or for a key that is not `known`."""
+        if not isinstance(self.value, dict):
+            raise self.wrong(f"should hold keys and values{_like(known)}, and holds {_what(self.value)}")
+        entries = {}
+        for key, value in self.value.items():
+            inner = Place(self.file, f"{self.path}.{key}" if self.path else str(key), value)
+            if known is not None and key not in known:
+                raise inner.wrong(f"is no key I know{guess(str(key), known)}")
+            entries[str(key)] = inner
+        return entries
+
+    def read(self, reader: Callable[[Any], T]) -> T:
+        """What one of units' readers makes of the value. Raises FileError with the path."""
+        try:
+            return reader(self.value)
+        except UserError as mistake:
+            raise self.wrong(f"{mistake}") from mistake
+
+    def text(self, known: Collection[str] | None = None) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong(f"should be text, and is {_what(self.value)}")
+        if known is not None and self.value not in known:
+            raise self.wrong(f"can't be {self.value!r}{guess(self.value, known)}")
+        return self.value
+
+    def truth(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong(f"should be true or false, and is {_what(self.value)}")
+        return self.value
+
+    def texts(self, known: Collection[str]) -> tuple[str, ...]:
+        if not isinstance(self.value, list):
+            raise self.wrong(f"should be a list like [{', '.join(sorted(known)[:3])}], and is {_what(self.value)}")
+        inner = [Place(self.file, f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
+        return tuple(place.text(known) for place in inner)
+
+    def number(self, at_least: float | None = None, above: float | None = None) -> float:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or self.value != self.value:
+            raise self.wrong(f"should be a number, and is {_what(self.value)}")
+        if at_least is not None and self.value < at_least:
+            raise self.wrong(f"is {self.value}: write {at_least:g} or more")
+        if above is not None and self.value <= above:
+            raise self.wrong(f"is {self.value}: write more than {above:g}")
+        return float(self.value)
+
+
+def _what(value: Any) -> str:
+    kinds = ((type(None), "nothing"), (dict, "keys and values"), (list, "a list"))
+    return next((word for kind, word in kinds if isinstance(value, kind)), repr(value))
+
+
+def _like(known: Collection[str] | None) -> str:
+    return "" if not known else f" ({', '.join(list(known)[:6])}{', …' if len(known) > 6 else ''})"
+
+
+def guess(word: str, known: Collection[str]) -> str:
+    """`: did you mean `x`?` where something known is close, else all that is known."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+    if near:
+        return f": did you mean `{near[0]}`?"
+    names = sorted(known)
+    return f": write {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f": write {names[0]}"
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, but a key written twice is an error, not the last one's silent victory."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    entries: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool):
+            raise yaml.constructor.ConstructorError(None, None, "a key should be text", key_node.start_mark)
+        if key in entries:
+            raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands here twice", key_node.start_mark)
+        entries[key] = loader.construct_object(value_node, deep=True)
+    return entries
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def load(text: str, file: str) -> Place:
+    """The root of a YAML text. Raises FileError with the line for what is no YAML."""
+    try:
+        value = yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+    except yaml.MarkedYAMLError as mistake:
+        mark = mistake.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise FileError(f"{file}: {where}no readable YAML: {mistake.problem}") from mistake
+    except yaml.YAMLError as mistake:
+        raise FileError(f"{file}: no readable YAML: {' '.join(str(mistake).split())}") from mistake
+    return Place(file, "", value)
+
+
+# distributions: kind -> its parameters (name: whether needed). A bare number is `fixed`.
+LENGTHS: dict[str, tuple[str, ...]] = {
+    "fixed": (),
+    "uniform": ("min", "max"),
+    "normal": ("mean", "sd"),
+    "lognormal": ("median", "p95"),
+    "empirical": (),
+    "trace": (),
+}
+ARRIVALS: dict[str, tuple[str, ...]] = {
+    "poisson": (),
+    "constant": (),
+    "gamma": ("rate", "cv"),
+    "ramp": ("from", "to"),
+    "concurrency": (),
+    "trace": (),
+}
+
+
+def length(place: Place) -> Any:
+    """A length distribution in tokens, as written, once it has been found sound."""
+    if isinstance(place.value, int | str) and not isinstance(place.value, bool):
+        place.read(units.count)
+        return {"fixed": place.read(units.count)}
+    kind, inner = _one_kind(place, LENGTHS)
+    if kind == "fixed":
+        return {"fixed": inner.read(units.count)}
+    if kind == "trace":
+        return {"trace": inner.text()}
+    if kind == "empirical":
+        if not isinstance(inner.value, list) or not inner.value:
+            raise inner.wrong("should be a list of lengths like [64, 128, 512]")
+        return {kind: [Place(inner.file, f"{inner.path}[{i}]", v).read(units.count) for i, v in enumerate(inner.value)]}
+    parameters = dict(_parameters(inner, LENGTHS[kind]))
+    values = {name: p.read(units.count) if name != "sd" else p.number(at_least=0) for name, p in parameters.items()}
+    for low, high in (("min", "max"), ("median", "p95")):
+        if low in values and values[low] > values[high]:
+            raise inner.wrong(f"has {low} {values[low]} above {high} {values[high]}: swap them")
+    return {kind: values}
+
+
+def arrivals(place: Place) -> Any:
+    """When requests are due, as written, once it has been found sound; rates in requests per second."""
+    if place.value == "measured":
+        return "measured"
+    kind, inner = _one_kind(place, ARRIVALS)
+    if kind in ("poisson", "constant"):
+        return {kind: inner.read(units.rate_per_s)}
+    if kind == "concurrency":
+        return {kind: inner.read(units.count)}
+    if kind == "trace":
+        return {kind: inner.text()}
+    parameters = dict(_parameters(inner, ARRIVALS[kind]))
+    return {kind: {n: p.number(above=0) if n == "cv" else p.read(units.rate_per_s) for n, p in parameters.items()}}
+
+
+def _one_kind(place: Place, kinds: dict[str, tuple[str, ...]]) -> tuple[str, Place]:
+    entries = place.section(kinds)
+    if len(entries) != 1:
+        raise place.wrong(f"should hold exactly one of {', '.join(kinds)}, and holds {len(entries)}")
+    return next(iter(entries.items()))
+
+
+def _parameters(place: Place, names: tuple[str, ...]) -> Iterator[tuple[str, Place]]:
+    if isinstance(place.value, list) and len(place.value) == len(names):
+        yield from ((n, Place(place.file, f"{place.path}[{i}]", place.value[i])) for i, n in enumerate(names))
+        return
+    entries = place.section(names)
+    for name in names:
+        if name not in entries:
+            raise place.wrong(f"lacks `{name}`: it needs {' and '.join(names)}")
+        yield name, entries[name]
