@@ -76,6 +76,22 @@ def _tcp_start(row: RequestRow) -> int | None:
     return max(row.dns_done_ns, row.connect_start_ns)
 
 
+def _with_silent_first(row: RequestRow) -> int | None:
+    """vLLM's first: an empty content chunk without a role counts, reasoning under the name `reasoning_content` doesn't."""
+    first = row.first_output_ns if row.reasoning_field == "reasoning_content" else row.first_token_ns
+    known = [instant for instant in (first, row.first_silent_chunk_ns) if instant is not None]
+    return min(known) if known else None
+
+
+def _with_silent_last(row: RequestRow) -> int | None:
+    known = [instant for instant in (row.last_token_ns, row.last_silent_chunk_ns) if instant is not None]
+    return max(known) if known else None
+
+
+def _usage_or_last(row: RequestRow) -> int | None:
+    return row.usage_ns if row.usage_ns is not None else row.last_token_ns
+
+
 # name: the instant of a request, or None. `define` draws them in this order on its time line.
 BOUNDARIES: Mapping[str, Callable[[RequestRow], int | None]] = {
     "due": _of("due"),
@@ -92,8 +108,11 @@ BOUNDARIES: Mapping[str, Callable[[RequestRow], int | None]] = {
     "first_chunk": _of("first_chunk"),
     "first_token": _of("first_token"),
     "first_output": _of("first_output"),
+    "first_token_or_empty": _with_silent_first,  # vLLM's rule, see there
+    "last_token_or_empty": _with_silent_last,
     "last_token": _of("last_token"),
     "usage": _of("usage"),
+    "usage_or_last_token": _usage_or_last,
     "stream_end": _of("stream_end"),
 }
 
@@ -101,6 +120,9 @@ BOUNDARIES: Mapping[str, Callable[[RequestRow], int | None]] = {
 MISSING = {
     "first_token": "no_output",
     "last_token": "no_output",
+    "first_token_or_empty": "no_output",
+    "last_token_or_empty": "no_output",
+    "usage_or_last_token": "no_output",
     "first_output": "no_final_output",
     "send_start": "not_sent",
     "dispatch": "not_sent",
