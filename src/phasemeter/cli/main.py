@@ -16,7 +16,14 @@ from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
 VERBS: dict[str, tuple[str, str]] = {
+    "inspect": ("phasemeter.cli.inspect:inspect", "Look into one exchange: boundaries, chunks, gaps, warnings"),
+    "export-exchange": (
+        "phasemeter.cli.export_exchange:export_exchange",
+        "Write one exchange as a file for a bug report",
+    ),
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
+    "contract": ("phasemeter.cli.contract:contract", "Write a starter contract, explain one, print its schema"),
+    "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),
 }
 
 

@@ -247,8 +247,11 @@ def _capacity(place: Place, workload: Workload, lines: list[Objective], path: st
             if metric in names.gaps():
                 raise where.wrong("has many values a request, so one request can't be held to it: write jitter or tpot")
         objectives = {metric: where.read(units.duration_s) for metric, where in inner.items()}
-    else:  # the strictest percentile's limit of each promised metric stands for each request
-        objectives = {line.metric: line.limit_s for line in lines if not line.phase and line.metric not in names.gaps()}
+    else:  # the tightest limit of each promised metric stands for each request
+        objectives = {}
+        for line in lines:
+            if not line.phase and line.metric not in names.gaps():
+                objectives[line.metric] = min(line.limit_s, objectives.get(line.metric, line.limit_s))
     if not objectives and ("attainment" in entries or "goodput" in entries):
         raise place.wrong("promises a share of good requests and says not what good is: add `objectives`")
     rates = {key: entries[key].read(units.rate_per_s) for key in ("goodput", "requests_per_s", "output_tokens_per_s")

@@ -1,0 +1,72 @@
+"""`phasemeter contract`: a starter, its meaning in words, a JSON Schema for editors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from phasemeter.errors import UserError
+from phasemeter.lazy import load
+
+
+def contract(
+    action: Literal["new", "explain", "schema"],
+    file: Path | None = None,
+    /,
+    *,
+    kind: Literal["chat", "batch", "long-generation"] = "chat",
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Write a commented starter, say what a contract means, or print its JSON Schema.
+
+    Examples:
+
+      phasemeter contract new --kind chat > contract.yaml
+
+      phasemeter contract explain contract.yaml
+
+      phasemeter contract schema -o contract.schema.json
+
+    Parameters
+    ----------
+    action
+        new, explain or schema.
+    file
+        For explain: the contract.
+    kind
+        For new: chat, batch or long-generation: which goal leads.
+    output
+        Write there instead of to the terminal.
+    as_json
+        For explain: one JSON document with the lines.
+    """
+    words = load("phasemeter.contract.words")
+    if action == "new":
+        text = words.starter(kind)
+    elif action == "schema":
+        text = json.dumps(words.schema(), indent=2) + "\n"
+    else:
+        if file is None:
+            raise UserError("contract explain needs the contract: phasemeter contract explain contract.yaml")
+        lines = words.explain(read_contract(file))
+        text = json.dumps({"lines": lines}, ensure_ascii=False) + "\n" if as_json else "\n".join(lines) + "\n"
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+    return 0
+
+
+def read_contract(file: Path):  # type: ignore[no-untyped-def]  # the record's module loads late
+    """The contract in `file`. Raises UserError for a file that can't be read, FileError for what is wrong in it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as trouble:
+        raise UserError(f"{file}: {trouble.strerror}: name an existing contract") from trouble
+    except UnicodeDecodeError as trouble:
+        raise UserError(f"{file}: no UTF-8 text: name a YAML file") from trouble
+    return load("phasemeter.contract.model").parse(text, file.name)
