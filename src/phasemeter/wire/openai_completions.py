@@ -46,7 +46,7 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
             reading.output(choice, CONTENT, text, read)
         else:
             told = 0  # the tokens of the prompt
-    elif not finish or text == "":
+    elif text == "":
         reading.silent(read)
     if told:
         reading.tokens(choice, told)
