@@ -7,6 +7,7 @@ One write a call: `Connection.write` hands its bytes to the kernel at once, so t
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import time
@@ -116,7 +117,7 @@ class Connection:
         if self.close_when_sent and not self.pending:
             self.server.drop(self)
         elif self.waiting:
-            self.server.begin(self)
+            self.server.ready.append(self)
 
 
 def head(
@@ -131,7 +132,7 @@ def head(
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}", "server: phasemeter-emulator"]
     lines.append(f"content-type: {content_type}")
     lines.append("transfer-encoding: chunked" if length is None else f"content-length: {length}")
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in (extra or {}).items()]
+    lines += [f"{name}: {value}" for name, value in (extra or {}).items()]
     if not keep_alive:
         lines.append("connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
@@ -157,7 +158,10 @@ class HttpServer:
         self.port: int = self.listener.getsockname()[1]
         self.epoll = select.epoll()
         self.epoll.register(self.listener.fileno(), select.EPOLLIN)
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.epoll.register(self.wake_fd, select.EPOLLIN)
         self.connections: dict[int, Connection] = {}
+        self.ready: list[Connection] = []  # pipelined requests whose turn has come
         self.buffer = bytearray(256 * 1024)
 
     def poll(self, until_ns: int | None) -> None:
@@ -165,14 +169,28 @@ class HttpServer:
 
         `epoll.poll` rounds its wait up to a millisecond; select on the epoll descriptor doesn't.
         """
+        ready, self.ready = self.ready, []
+        for connection in ready:
+            if connection.open and connection.request is None and connection.waiting:
+                self.begin(connection)
+        if ready:
+            return  # what they asked for may be due at once
         wait_s = 1.0 if until_ns is None else max(0.0, min(1.0, (until_ns - time.monotonic_ns()) / 1e9))
         if not select.select([self.epoll.fileno()], [], [], wait_s)[0]:
             return
-        for fd, event in self.epoll.poll(0, 256):
+        for fd, event in self.epoll.poll(0, 64):
+            if until_ns is not None and time.monotonic_ns() >= until_ns:
+                return  # a step is due: what was not served is reported again by the next poll
             if fd == self.listener.fileno():
                 self._accept()
-            elif (connection := self.connections.get(fd)) is not None:
-                self._serve(connection, event)
+            elif fd == self.wake_fd:
+                os.eventfd_read(fd)
+            elif (client := self.connections.get(fd)) is not None:
+                self._serve(client, event)
+
+    def wake(self) -> None:
+        """Make a waiting `poll` return."""
+        os.eventfd_write(self.wake_fd, 1)
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -252,4 +270,5 @@ class HttpServer:
         for connection in list(self.connections.values()):
             self.drop(connection)
         self.epoll.close()
+        os.close(self.wake_fd)
         self.listener.close()

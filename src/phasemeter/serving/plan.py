@@ -1,0 +1,304 @@
+"""A plan: a workload on a deployment, read from text and checked before anything runs.
+
+Lives here: PLAN.yaml's keys, and one clear line for each mistake. Must not live here: files (the caller hands over the text),
+the building of engines (deploy.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+from phasemeter.errors import UserError
+from phasemeter.serving.analytic import (
+    Deployment,
+    activation_reserve_bytes,
+    check_parallelism,
+    kv_capacity_tokens,
+)
+from phasemeter.serving.demand import Demand, SharedPrefix
+from phasemeter.serving.hardware import Hardware, accelerator
+from phasemeter.serving.models import ModelShape, model_shape
+from phasemeter.serving.step_time import LinearCoefficients
+from phasemeter.units import count, duration_s, rate_per_s, share, size_bytes
+from phasemeter.workload.arrivals import arrivals_of_contract
+from phasemeter.workload.lengths import Lengths, lengths_of_contract
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As a contract's `workload`, plus how many requests to simulate."""
+
+    input_tokens: Any
+    output_tokens: Any
+    arrivals: Any
+    requests: int | None = None
+    duration: str | None = None
+    warmup: int | None = None  # requests; None: cut by MSER-5
+    shared_prefix: SharedPrefix | None = None
+    api: str = "openai.chat"
+    kind: str | None = None
+    objective: str | None = None
+
+
+class StepTimeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`linear`: fitted coefficients instead of the formula. Overheads replace the accelerator's ("200 us")."""
+
+    linear: LinearCoefficients | None = None
+    step_overhead: str | None = None
+    sequence_overhead: str | None = None
+
+
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of instance of a split deployment."""
+
+    replicas: int = 1
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    kv_tokens: int | None = None
+    step_time: StepTimeSpec | None = None
+
+
+class LinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What KV crosses from prefill to decode."""
+
+    bytes_per_s: str | float = "25 GB"  # per second
+    latency: str = "0"
+
+
+class SplitSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prefill and decode on instances of their own (DistServe)."""
+
+    prefill: PoolSpec = PoolSpec()
+    decode: PoolSpec = PoolSpec()
+    link: LinkSpec = LinkSpec()
+
+
+class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who serves. `model` and `hardware` are names of the catalogue or shapes of your own."""
+
+    model: str | ModelShape
+    hardware: str | Hardware
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    replicas: int = 1
+    router: str = "shortest_queue"
+    policy: str = "vllm_v1"
+    policy_options: dict[str, Any] = {}
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    block_size: int = 16
+    kv_tokens: int | None = None  # None: from memory
+    memory_share: str | float = 0.9
+    weight_bytes: float = 2
+    kv_bytes: float = 2
+    prefix_cache: bool = False
+    step_time: StepTimeSpec = StepTimeSpec()
+    split: SplitSpec | None = None
+
+
+class CapacitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    objectives: dict[str, str] = {}
+    attainment: str | float = 0.9
+    goodput: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. `emulate` holds faults for every request of the emulator."""
+
+    phasemeter: int = 1
+    workload: WorkloadSpec
+    deployment: DeploymentSpec
+    latency_slo: dict[str, Any] | None = None
+    capacity: CapacitySpec = CapacitySpec()
+    seed: int = 0
+    emulate: dict[str, Any] = {}
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """Checked: one kind of instance. `kv_tokens` and `deployment` are of one instance."""
+
+    deployment: Deployment
+    replicas: int
+    kv_tokens: int
+    step_time: StepTimeSpec
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`(?: - at `\$\.?(.*?)`)?$")
+_OTHER = re.compile(r"(.*) - at `\$\.?(.*?)`$", re.DOTALL)
+
+
+def parse_plan(text: str, name: str = "plan") -> Plan:
+    """The plan in YAML or JSON text; `name` is what an error calls the file.
+
+    Raises UserError: one line with the file's name and the path in it.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark is not None else ""
+        raise UserError(f"{name}{where}: no YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{name}: a plan has the keys `workload` and `deployment`")
+    try:
+        plan = msgspec.convert(value, Plan)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{name}: {_plainly(str(error), value)}") from error
+    try:
+        demand_of(plan)
+        pools_of(plan)
+        objectives_of(plan)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    return plan
+
+
+def _plainly(message: str, value: dict[str, Any]) -> str:
+    if (unknown := _UNKNOWN.match(message)) is not None:
+        path = f"{unknown[2]}.{unknown[1]}" if unknown[2] else unknown[1]
+        return f"`{path}`: no such key"
+    if (other := _OTHER.match(message)) is not None:
+        return f"`{other[2]}`: {other[1]}"
+    return message
+
+
+def _at(path: str, read: Any, value: Any) -> Any:
+    """`read(value)`, its error led by the path."""
+    try:
+        return read(value)
+    except UserError as error:
+        raise UserError(f"`{path}`: {error}") from error
+
+
+def demand_of(plan: Plan) -> Demand:
+    """The workload, checked. Raises UserError with the path."""
+    spec = plan.workload
+    arrivals = arrivals_of_contract(spec.arrivals)
+    concurrency = None
+    if not arrivals.open_loop:
+        given = spec.arrivals.get("concurrency", spec.arrivals.get("closed"))
+        if isinstance(given, dict):
+            given = given.get("clients", given.get("concurrency"))
+        concurrency = _at("workload.arrivals.concurrency", count, given)
+    inputs = lengths_of_contract(spec.input_tokens, "workload.input_tokens")
+    outputs = lengths_of_contract(spec.output_tokens, "workload.output_tokens")
+    if "trace" in {arrivals.kind, inputs.kind, outputs.kind}:
+        raise UserError("`workload`: a trace is measured or read by `trace`, a plan takes distributions")
+    for name in ("requests", "warmup"):
+        value = getattr(spec, name)
+        if value is not None and value < (1 if name == "requests" else 0):
+            raise UserError(f"`workload.{name}`: {value} is too few")
+    return Demand(
+        arrivals=arrivals,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        requests=spec.requests,
+        duration_s=_at("workload.duration", duration_s, spec.duration) if spec.duration is not None else None,
+        concurrency=concurrency,
+        prefix=spec.shared_prefix,
+        block_size=plan.deployment.block_size,
+    )
+
+
+def objectives_of(plan: Plan) -> dict[str, float]:
+    """Per-request thresholds in seconds: `capacity.objectives`, else the values of `latency_slo`."""
+    found = {name: _at(f"capacity.objectives.{name}", duration_s, at) for name, at in plan.capacity.objectives.items()}
+    if not found:
+        for name, lines in (plan.latency_slo or {}).items():
+            if not isinstance(lines, dict) or not lines:
+                raise UserError(f"`latency_slo.{name}`: write {{p95: 450 ms}}")
+            found[name] = min(_at(f"latency_slo.{name}.{p}", duration_s, at) for p, at in lines.items())
+    for name in found:
+        if name not in {"ttft", "tpot", "e2e", "ttfo", "ttft_from_due", "e2e_from_due"}:
+            raise UserError(f"`capacity.objectives.{name}`: write ttft, tpot or e2e")
+    _at("capacity.attainment", share, plan.capacity.attainment)
+    if plan.capacity.goodput is not None:
+        _at("capacity.goodput", rate_per_s, plan.capacity.goodput)
+    return found
+
+
+def longest_tokens(lengths: Lengths) -> int | None:
+    """The longest length a bounded distribution can draw; None where there is no bound."""
+    if lengths.kind == "fixed":
+        return int(lengths.a)
+    if lengths.kind == "uniform":
+        return int(lengths.b)
+    if lengths.kind == "empirical":
+        return max(lengths.values)
+    return None
+
+
+def pools_of(plan: Plan) -> dict[str, Pool]:
+    """{"all": …}, or {"prefill": …, "decode": …} of a split. Raises UserError with the path of what can't be."""
+    spec = plan.deployment
+    if spec.split is None:
+        whole = PoolSpec(
+            replicas=spec.replicas,
+            tensor_parallel=spec.tensor_parallel,
+            pipeline_parallel=spec.pipeline_parallel,
+            kv_tokens=spec.kv_tokens,
+        )
+        return {"all": _pool(plan, "deployment", whole)}
+    link_of(spec.split)
+    if (spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) != (1, 1, 1):
+        raise UserError("`deployment.split`: give replicas and parallelism to `split.prefill` and `split.decode`")
+    return {
+        "prefill": _pool(plan, "deployment.split.prefill", spec.split.prefill),
+        "decode": _pool(plan, "deployment.split.decode", spec.split.decode),
+    }
+
+
+def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
+    spec = plan.deployment
+    model = spec.model if isinstance(spec.model, ModelShape) else _at("deployment.model", model_shape, spec.model)
+    hardware = spec.hardware
+    if not isinstance(hardware, Hardware):
+        hardware = _at("deployment.hardware", accelerator, hardware)
+    for name in ("replicas", "tensor_parallel", "pipeline_parallel"):
+        if getattr(pool, name) < 1:
+            raise UserError(f"`{path}.{name}`: {getattr(pool, name)} has to be 1 or more")
+    step_time = pool.step_time or spec.step_time
+    deployment = Deployment(
+        model=model,
+        hardware=hardware,
+        tensor_parallel=pool.tensor_parallel,
+        pipeline_parallel=pool.pipeline_parallel,
+        weight_bytes=spec.weight_bytes,
+        kv_bytes=spec.kv_bytes,
+        step_overhead_s=_overhead("step_overhead", step_time.step_overhead),
+        sequence_overhead_s=_overhead("sequence_overhead", step_time.sequence_overhead),
+    )
+    _at(f"{path}.tensor_parallel", check_parallelism, deployment)
+    kv_tokens = pool.kv_tokens or spec.kv_tokens
+    if kv_tokens is None:
+        memory_share = _at("deployment.memory_share", share, spec.memory_share)
+        reserve = activation_reserve_bytes(deployment, spec.max_num_batched_tokens or 2048)
+        kv_tokens = _at("deployment.model", lambda one: kv_capacity_tokens(one, memory_share, reserve), deployment)
+    longest = longest_tokens(demand_of(plan).input_tokens)
+    if longest is not None and longest >= model.max_context_tokens:
+        raise UserError(
+            f"`workload.input_tokens`: a prompt of {longest} tokens leaves no room in the context of "
+            f"{model.name}, {model.max_context_tokens} tokens"
+        )
+    if longest is not None and longest > kv_tokens:
+        raise UserError(
+            f"`workload.input_tokens`: a prompt of {longest} tokens is longer than the KV pool of {kv_tokens}"
+        )
+    return Pool(deployment=deployment, replicas=pool.replicas, kv_tokens=kv_tokens, step_time=step_time)
+
+
+def _overhead(name: str, text: str | None) -> float | None:
+    return None if text is None else float(_at(f"deployment.step_time.{name}", duration_s, text))
+
+
+def link_of(split: SplitSpec) -> tuple[float, float]:
+    """(latency in seconds, bytes per second) of the link. Raises UserError with the path."""
+    path = "deployment.split.link"
+    rate = split.link.bytes_per_s
+    text = rate.removesuffix("/s").strip() if isinstance(rate, str) else rate
+    latency: float = _at(f"{path}.latency", duration_s, split.link.latency)
+    return latency, _at(f"{path}.bytes_per_s", size_bytes, text)
