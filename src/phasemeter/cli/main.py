@@ -21,6 +21,11 @@ VERBS: dict[str, tuple[str, str]] = {
         "phasemeter.cli.export_exchange:export_exchange",
         "Write one exchange as a file for a bug report",
     ),
+    "report": (
+        "phasemeter.cli.report:report",
+        "Read a run: latencies, throughput, validity, under any tool's definitions",
+    ),
+    "define": ("phasemeter.cli.define:define", "Say what a metric means to each tool, side by side"),
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
     "contract": ("phasemeter.cli.contract:contract", "Write a starter contract, explain one, print its schema"),
     "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),

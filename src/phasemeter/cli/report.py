@@ -1,0 +1,77 @@
+"""`phasemeter report`: a run, read again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from phasemeter import lazy
+from phasemeter.errors import UserError
+
+
+def report(
+    run: str,
+    *,
+    as_tool: Annotated[
+        str | None,
+        Parameter(
+            name="--as",
+            help="print it as that tool would: vllm, aiperf, genai-perf, nim, guidellm, sglang, inference-perf, evalscope,"
+            " genai-bench",
+        ),
+    ] = None,
+    json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
+    csv: Annotated[Literal["metrics", "requests", "events"] | None, Parameter(help="print that table as CSV")] = None,
+    markdown: Annotated[bool, Parameter(negative="", help="print Markdown")] = False,
+) -> int:
+    """Read a run: its latencies, throughput and validity, under our definitions or another tool's.
+
+    Needs no server: all is derived from the capture. Ends with 1 where nothing succeeded.
+
+    Parameters
+    ----------
+    run
+        a run directory
+
+    Examples:
+        phasemeter report runs/20261129-smollm2
+        phasemeter report runs/20261129-smollm2 --as vllm
+        phasemeter report runs/20261129-smollm2 --json > result.json
+        phasemeter report runs/20261129-smollm2 --csv requests > requests.csv
+    """
+    if json + markdown + (csv is not None) > 1:
+        raise UserError("--json, --csv and --markdown are three ways to print: take one")
+    analysis = lazy.load("phasemeter.runs.analysis")
+    if csv in ("requests", "events"):
+        _write(_table(csv, run))
+        return 0
+    if as_tool is not None:
+        lazy.load("phasemeter.metrics.dialects").dialect(as_tool)  # a wrong name is said before the run is read
+    result = analysis.analyse(run, tool=as_tool)
+    if json:
+        print(lazy.load("phasemeter.report.json").dumps(result))
+    elif csv == "metrics":
+        _write(lazy.load("phasemeter.report.csv").metrics(result))
+    elif markdown:
+        sys.stdout.write(lazy.load("phasemeter.report.markdown").text(result))
+    else:
+        lazy.load("phasemeter.report.terminal").show(result)
+    return 0 if result.outcomes.ok else 1
+
+
+def _table(which: str, run: str) -> Iterable[str]:
+    analysis, tables = lazy.load("phasemeter.runs.analysis"), lazy.load("phasemeter.report.csv")
+    if which == "events":
+        lines: Iterable[str] = tables.events(analysis.rows(run))
+        return lines
+    first = min((row.due_ns for row in analysis.rows(run)), default=0)
+    lines = tables.requests(analysis.rows(run), first)
+    return lines
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line)
