@@ -36,4 +36,6 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     conversation: str | None = None
     turn: int = 0
     prefix_group: str | None = None
+    prefix_tokens: int = 0  # how many of `input_tokens` the group shares
+    hash_ids: tuple[int, ...] = ()  # a trace's prompt blocks: equal ids are equal text
     traceparent: str | None = None
