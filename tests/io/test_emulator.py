@@ -308,11 +308,12 @@ def test_a_client_that_leaves_is_told_and_its_sequence_aborted(tmp_path: Path) -
         with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
             sock.sendall(post("/v1/chat/completions", chat(stream=True, max_tokens=1000)))
             sock.recv(4096)
-        for _ in range(100):
-            if not emulator.streams:
+        assert isinstance(emulator.engine, Metronome)
+        for _ in range(200):
+            if emulator.engine.aborted:
                 break
             time.sleep(0.01)
-        assert isinstance(emulator.engine, Metronome) and len(emulator.engine.aborted) == 1
+        assert len(emulator.engine.aborted) == 1
     assert read_truth(tmp_path / "truth.jsonl")[0].outcome == "client_gone"
 
 
