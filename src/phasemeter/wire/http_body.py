@@ -73,6 +73,8 @@ class HttpReader:
             return b""
         if self._state == HEAD:
             data = self._head(data)
+        if self._state == HEAD or not data:
+            return b""
         if self._state == UNTIL_CLOSE:
             body = data
         elif self._state == LENGTH:
