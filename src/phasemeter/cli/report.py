@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -62,14 +62,13 @@ def report(
     return 0 if result.outcomes.ok else 1
 
 
-def _table(which: str, run: str) -> Iterable[str]:
+def _table(which: str, run: str) -> Iterator[str]:
     analysis, tables = lazy.load("phasemeter.runs.analysis"), lazy.load("phasemeter.report.csv")
     if which == "events":
-        lines: Iterable[str] = tables.events(analysis.rows(run))
-        return lines
+        yield from tables.events(analysis.rows(run))
+        return
     first = min((row.due_ns for row in analysis.rows(run)), default=0)
-    lines = tables.requests(analysis.rows(run), first)
-    return lines
+    yield from tables.requests(analysis.rows(run), first)
 
 
 def _write(lines: Iterable[str]) -> None:

@@ -177,11 +177,11 @@ EXCLUSIONS: Mapping[str, Callable[[RequestRow], bool]] = {
 
 
 def _tpot(row: RequestRow) -> float:
+    """One choice: last − first over tokens − 1. Several: each choice's own, and their mean. The row's exclusions came first."""
     if row.n == 1 and len(row.choices) <= 1:
-        return compute(_PLAIN_TPOT, row)
-    for reason in ("not_streamed", "no_output", "hidden_reasoning", "impossible_usage"):
-        if EXCLUSIONS[reason](row):
-            raise Undefined(reason)
+        if row.first_token_ns is None or row.last_token_ns is None or row.output_tokens is None:
+            raise Undefined("no_output")
+        return tpot_s(row.first_token_ns, row.last_token_ns, row.output_tokens)
     if not row.choices:
         raise Undefined("no_events")
     values = []
@@ -210,14 +210,6 @@ _TPOT_EXCLUDED = (
     "not_streamed", "no_output", "unknown_tokens", "fewer_than_2_tokens", "hidden_reasoning", "impossible_usage",
     "single_arrival",
 )  # fmt: skip
-_PLAIN_TPOT = Definition(
-    name="tpot",
-    start="first_token",
-    end="last_token",
-    divisor="output_tokens − 1",
-    excluded=_TPOT_EXCLUDED,
-    words="one choice",
-)
 
 SPECIAL: Mapping[str, Callable[[RequestRow], float]] = {
     "tpot_per_choice": _tpot,
@@ -266,12 +258,13 @@ _ROWS = (
                 " channel: reasoning, content, tool call, refusal", "not_streamed"),
     _difference("ttft_from_due", "due", "first_token", "from the schedule's instant to the first output: what a user waits in"
                 " a rate-driven run, our own queue included", "not_streamed"),
-    _difference("ttfo", "send_start", "first_output", "from the write to the first output outside reasoning", "not_streamed"),
+    _difference("ttfo", "send_start", "first_output", "from the write to the first output outside reasoning", "not_streamed",
+                "no_output"),
     _difference("e2e", "send_start", "last_token", "from the write to the last output"),
     _difference("e2e_from_due", "due", "last_token", "from the schedule's instant to the last output"),
     _difference("stream_e2e", "send_start", "stream_end", "from the write to the stream's end: usage, [DONE] or close included"),
     _difference("generation", "first_token", "last_token", "from the first output to the last", "not_streamed"),
-    Definition(name="tpot", start="first_token", end="last_token", divisor="output_tokens − 1", excluded=(),
+    Definition(name="tpot", start="first_token", end="last_token", divisor="output_tokens − 1", excluded=_TPOT_EXCLUDED,
                special="tpot_per_choice", words="time per output token after the first; for n > 1 the mean over the choices",
                source="vLLM bench serve TPOT; AIPerf inter_token_latency"),
     Definition(name="visible_tpot", start="first_token", end="last_token", divisor="visible_tokens − 1",

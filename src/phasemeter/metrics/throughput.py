@@ -79,10 +79,11 @@ def steady_open(dues_ns: Ints) -> Window | None:
 
 
 def steps_of(starts_ns: Ints, ends_ns: Ints) -> tuple[Ints, Ints]:
-    """(instants, requests in flight from each instant on). At one instant starts count before ends."""
+    """(instants, requests in flight from each instant on). At one instant ends count before starts:
+    a slot that is handed on is one request in flight, and the dip has no length."""
     instants = np.concatenate([starts_ns, ends_ns])
     changes = np.concatenate([np.ones(len(starts_ns), dtype=np.int64), -np.ones(len(ends_ns), dtype=np.int64)])
-    order = np.lexsort((-changes, instants))
+    order = np.lexsort((changes, instants))
     return instants[order], np.cumsum(changes[order])
 
 

@@ -183,7 +183,7 @@ def all_words() -> Iterator[str]:
 
 def moved(word: str, rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
     """What every tool's row gives on these requests, in seconds, and how far from the first (ours where we have the word)."""
-    found = [entry for entry in entries(word)]
+    found = entries(word)
     summary, readings = Summary(), {name: Reading(dialect) for name, dialect in DIALECTS.items()}
     for row in rows:
         summary.add(row)
