@@ -78,8 +78,13 @@ def learn(data: bytes, body: bytes, document: bytes, plain: tuple[tuple[str | in
     stands, its choice and its channel.
     """
     path, choice, channel = plain
-    original = _read_any.decode(document)
+    try:
+        original = _read_any.decode(document)
+    except msgspec.DecodeError:
+        return None  # half surrogates, NaN: readable, but no model for others
     holder = _holder(original, path)
+    if holder is None:
+        return None
     text = holder[path[-1]]
     quoted = b'"' + text.encode("utf-8", "replace") + b'"'
     if body.count(document) != 1 or document.count(quoted) != 1 or body.count(b"\ndata:") > 1:
