@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,33 @@ def test_a_key_that_reads_like_the_text_teaches_nothing() -> None:
     document = b'{"choices":[{"index":0,"delta":{"content":"\\u0069ndex"}}]}'  # the text is "index", written otherwise
     body = b"data: " + document + b"\n\n"
     assert learn(body, body, document, (("choices", 0, "delta", "content"), 0, "content")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x\\u0041\\n",
+        b"a\nb",
+        b"a\rb",
+        b"a\n\nb",
+        b"\x01",
+        b'a"b',
+        b"a\\",
+        b"\xff",
+        b"\xc2\x85",
+        b'","content":"z',
+        b"\\ud83d",
+    ],
+)
+def test_text_that_could_end_a_string_or_a_line_is_never_taken_as_it_is(text: bytes) -> None:
+    reads = [
+        HEAD,
+        *(framed(event(chunk(t))) for t in "abc"),
+        framed(event(chunk("#")).replace(b"#", text)),
+        framed(DONE),
+    ]
+    fast, slow = both_ways(reads)
+    assert everything(fast) == everything(slow) and fast.fast_events >= 1
 
 
 def test_other_apis_have_their_fast_path_too() -> None:
