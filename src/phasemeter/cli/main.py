@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
     "contract": ("phasemeter.cli.contract:contract", "Write a starter contract, explain one, print its schema"),
     "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),
+    "import": ("phasemeter.cli.import_:import_", "Bring in another tool's result file"),
 }
 
 

@@ -1,0 +1,73 @@
+"""GenAI-Perf: the summary JSON (like AIPerf's) and perf_analyzer's `profile_export.json` with instants in ns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasemeter.comparison.foreign import model
+from phasemeter.comparison.foreign.model import Imported, Number
+
+_RULES = ((r"timestamp", "ns", "wall clock"), (r"", "", ""))
+
+
+def detect(document: Any) -> bool:
+    """Whether this is a GenAI-Perf summary or a perf_analyzer profile."""
+    if not isinstance(document, dict):
+        return False
+    profile = "experiments" in document and ("service_kind" in document or "endpoint" in document)
+    block = document.get("time_to_first_token") or document.get("request_latency")
+    summary = isinstance(block, dict) and "avg" in block and "unit" in block and "aiperf_version" not in document
+    return profile or summary
+
+
+def read(document: dict[str, Any]) -> Imported:
+    """A summary, or a profile recomputed from its instants."""
+    return _profile(document) if "experiments" in document else _summary(document)
+
+
+def _summary(document: dict[str, Any]) -> Imported:
+    dialect = model.dialect_named("genai-perf")
+    metrics = {}
+    for row in dialect.rows:
+        block = document.get(row.key)
+        if isinstance(block, dict):
+            unit = str(block.get("unit", row.unit))
+            metric = model.metric_of(dialect, row, block.get, unit=unit if unit in model.SECONDS else row.unit)
+            if metric is not None:
+                metrics[row.key] = metric
+    config = document.get("input_config") or {}
+    names = config.get("model") or config.get("model_names")
+    manifest = model.manifest_of(
+        dialect, "GenAI-Perf", model=names[0] if isinstance(names, list) and names else names,
+        api=config.get("endpoint_type"), streaming=config.get("streaming"), concurrency=config.get("concurrency"),
+        tokenizer=config.get("tokenizer"),
+    )  # fmt: skip
+    numbers: dict[str, Number] = {}
+    for key, block in document.items():
+        unit = block.get("unit", "") if isinstance(block, dict) else ""
+        rules = ((rf"^{key}\.count$", "values", ""), (rf"^{key}\.", str(unit), f"statistic of {key}"))
+        numbers |= model.numbers_of({key: block}, rules, dialect.id)
+    count = model.look(document, "request_count.avg") or 0
+    result = model.result_of(
+        dialect, metrics, manifest, model.outcomes_of(count, 0), model.throughput_of(dialect, document)
+    )
+    return Imported(tool="genai-perf", result=result, numbers=numbers)
+
+
+def _profile(document: dict[str, Any]) -> Imported:
+    dialect = model.dialect_named("genai-perf")
+    requests = [r for e in document["experiments"] for r in e.get("requests", ())]
+    answered = [r for r in requests if r.get("response_timestamps")]
+    values = {
+        "time_to_first_token": [(r["response_timestamps"][0] - r["timestamp"]) / 1e9 for r in answered],
+        "request_latency": [(r["response_timestamps"][-1] - r["timestamp"]) / 1e9 for r in answered],
+    }
+    metrics = {key: model.recomputed(dialect, key, "s", got) for key, got in values.items() if got}
+    manifest = model.manifest_of(dialect, "perf_analyzer", api=document.get("endpoint"), requests=len(requests))
+    result = model.result_of(
+        dialect, metrics, manifest, model.outcomes_of(len(answered), len(requests) - len(answered)),
+        model.throughput_of(dialect, {}),
+    )  # fmt: skip
+    return Imported(
+        tool="genai-perf", result=result, numbers=model.numbers_of(document, _RULES, dialect.id), values=values
+    )

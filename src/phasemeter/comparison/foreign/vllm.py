@@ -1,0 +1,69 @@
+"""vLLM `bench serve` JSON: summaries in ms, detailed arrays in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phasemeter.comparison.foreign import model
+from phasemeter.comparison.foreign.model import Imported
+
+_RULES = (
+    (r"^(mean|median|std|p[\d.]+)_\w+_ms$", "ms", "statistic over successful requests; itl over gaps"),
+    (
+        r"^(ttfts|itls|latencies|queue_times|server_queue_times|server_ttfts)",
+        "s",
+        "one value a request, in request order",
+    ),
+    (r"^start_times", "s", "perf_counter of the client"),
+    (r"^(input_lens|output_lens)", "tokens", "one value a request"),
+    (r"^duration$", "s", "first dispatch to the end of the last task"),
+    (r"^(request_throughput|request_goodput|request_rate)$", "requests/s", ""),
+    (r"^(output_throughput|total_token_throughput|max_output_tokens_per_s)$", "tokens/s", ""),
+    (r"^total_(input|output)_tokens$", "tokens", ""),
+    (r"^(completed|failed|num_prompts|max_concurrency|max_concurrent_requests)$", "requests", ""),
+    (r"^burstiness$", "1", "shape of the gamma arrivals"),
+    (r"^rtfx$", "1", "real-time factor of audio"),
+    (r"_ms$", "ms", ""),
+)
+
+
+def detect(document: Any) -> bool:
+    """Whether this is one run's summary of `vllm bench serve`."""
+    return isinstance(document, dict) and {"endpoint_type", "backend", "request_throughput", "mean_ttft_ms"} <= set(
+        document
+    )
+
+
+def read(document: dict[str, Any]) -> Imported:
+    """The result of one run (a JSON file, or one line of an appended one)."""
+    dialect = model.dialect_named("vllm")
+    completed, failed = document.get("completed", 0), document.get("failed", 0) or 0
+    manifest = model.manifest_of(
+        dialect, None, model=document.get("model_id"), api=document.get("endpoint_type"),
+        tokenizer=document.get("tokenizer_id"), started_utc=document.get("date"), requests=document.get("num_prompts"),
+        rate_per_s=model.rate_of(document.get("request_rate")), concurrency=document.get("max_concurrency"),
+        duration_s=document.get("duration"),
+    )  # fmt: skip
+    result = model.result_of(
+        dialect, model.from_printed(dialect, document, completed), manifest,
+        model.outcomes_of(completed, failed), model.throughput_of(dialect, document),
+    )  # fmt: skip
+    return Imported(tool="vllm", result=result, numbers=model.numbers_of(document, _RULES, dialect.id),
+                    values=_values(document))  # fmt: skip
+
+
+def _values(document: dict[str, Any]) -> dict[str, list[float]]:
+    """Values of the successful requests. e2el is `latencies`; tpot is (latency − ttft) / (n − 1)."""
+    ttfts, itls = document.get("ttfts"), document.get("itls")
+    lengths, errors = document.get("output_lens"), document.get("errors")
+    if not ttfts or not lengths:
+        return {}
+    latencies = document.get("latencies") or []
+    ok = [i for i in range(len(ttfts)) if not (errors and errors[i]) and lengths[i] > 0]
+    found = {"ttft": [ttfts[i] for i in ok]}
+    if len(latencies) == len(ttfts):
+        found["e2el"] = [latencies[i] for i in ok]
+        found["tpot"] = [(latencies[i] - ttfts[i]) / (lengths[i] - 1) for i in ok if lengths[i] > 1]
+    elif itls:
+        found["tpot"] = [sum(itls[i]) / (lengths[i] - 1) for i in ok if lengths[i] > 1]
+    return found
