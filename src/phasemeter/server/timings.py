@@ -7,7 +7,6 @@ Lives here: one reader a format, plain dict or headers in, EvidenceValue out. Mu
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -346,10 +345,6 @@ READERS: Mapping[str, Callable[[Json], Timings]] = {
     "dynamo": _simple("dynamo", "body nvext.timing", DYNAMO),
     "sglang": sglang,
 }
-
-_SERVER_TIMING = re.compile(
-    r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*((?:;\s*[^;,=\"]+(?:=(?:\"[^\"]*\"|[^;,\"]*))?\s*)*)(?:,|$)"
-)
 
 
 def found_in(body: Json) -> list[Timings]:

@@ -1,0 +1,43 @@
+"""Whether a window holds our requests and nothing else.
+
+Lives here: choosing the baseline scrape, comparing the server's counts with ours. Must not live here: differences (prometheus.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phasemeter.server.prometheus import EngineReading
+
+
+def baseline_index(counts: Sequence[Mapping[str, float | None]], warmup_requests: int) -> int | None:
+    """Which of the scrapes taken after the warm-up is the baseline: the first on which every count has reached it.
+
+    An engine may book a warm-up request's observation late (ai-dynamo/aiperf #1435). None: none has; a metric that is
+    absent (None) on a scrape hasn't reached anything.
+    """
+    for index, seen in enumerate(counts):
+        if seen and all(count is not None and count >= warmup_requests for count in seen.values()):
+            return index
+    return None
+
+
+def window_mismatches(reading: EngineReading, requests: int | None, output_tokens: int | None) -> list[str]:
+    """Where the server counted something else than we sent: other people's traffic, aborts, or a late observation."""
+    found = []
+    for key in ("requests_finished", "ttft", "e2e", "prefill", "queue"):
+        seen = reading.readings.get(key)
+        count = None if seen is None else seen.value if seen.row.kind == "counter" else seen.n
+        if (
+            requests is not None
+            and count is not None
+            and seen is not None
+            and seen.status == "present"
+            and count != requests
+        ):
+            found.append(f"server_count_mismatch: {seen.metric} counted {count:g}, we {requests}")
+    tokens = reading.readings.get("generated_tokens")
+    value = tokens.value if tokens is not None and tokens.status == "present" else None
+    if output_tokens is not None and value is not None and value != output_tokens:
+        found.append(f"server_token_mismatch: the server generated {value:g} tokens, we received {output_tokens}")
+    return found
