@@ -1,0 +1,256 @@
+"""Several engines as one: replicas behind a router, prefill and decode pools joined by a link.
+
+Lives here: who gets a request, when KV is across, whose events come first. Must not live here: scheduling inside an engine.
+Like an engine, a cluster reads no clock: `submit(now_ns, …)`, `due_ns()`, `advance(now_ns)`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import count
+from typing import Protocol
+
+import msgspec
+
+from phasemeter.serving.events import Event, Finished, Prefilled, Pull, Truth
+from phasemeter.serving.hardware import Link
+from phasemeter.serving.routers import Router, shortest_queue
+from phasemeter.serving.sequence import Request
+
+
+class Serving(Protocol):
+    """An engine, or what looks like one."""
+
+    def submit(self, now_ns: int, request: Request) -> None: ...
+    def due_ns(self) -> int | None: ...
+    def advance(self, now_ns: int) -> list[Event]: ...
+    def abort(self, now_ns: int, request_id: str) -> None: ...
+    def load(self) -> tuple[int, int, float]:
+        """(running, waiting, share of KV in use)."""
+
+
+class PoolEngine(Serving, Protocol):
+    """An engine of a prefill or decode pool."""
+
+    def release(self, now_ns: int, request_id: str) -> None: ...
+    def delivered(self, now_ns: int, request_id: str) -> None: ...
+
+
+def earliest(instants: Sequence[int | None]) -> int | None:
+    return min((one for one in instants if one is not None), default=None)
+
+
+def together(loads: Sequence[tuple[int, int, float]]) -> tuple[int, int, float]:
+    """Requests added up, KV shares averaged."""
+    return sum(one[0] for one in loads), sum(one[1] for one in loads), sum(one[2] for one in loads) / len(loads)
+
+
+class Replicas:
+    """Equal engines behind a router that sees how many requests each has outstanding."""
+
+    def __init__(self, engines: Sequence[Serving], router: Router) -> None:
+        self.engines = engines
+        self.router = router
+        self.outstanding = [0] * len(engines)
+        self.routed = 0
+        self.home: dict[str, int] = {}
+
+    def submit(self, now_ns: int, request: Request) -> None:
+        """Raises UserError for a request that no engine could ever serve."""
+        at = self.router(self.outstanding, self.routed, request)
+        self.engines[at].submit(now_ns, request)
+        self.home[request.request_id] = at
+        self.outstanding[at] += 1
+        self.routed += 1
+
+    def due_ns(self) -> int | None:
+        return earliest([engine.due_ns() for engine in self.engines])
+
+    def advance(self, now_ns: int) -> list[Event]:
+        """Events of all engines up to `now_ns`, in order of time, the first engine first."""
+        told: list[Event] = []
+        for at, engine in enumerate(self.engines):
+            due = engine.due_ns()
+            if due is None or due > now_ns:
+                continue
+            for event in engine.advance(now_ns):
+                told.append(event)
+                if isinstance(event, Finished):
+                    self._left(event.request_id, at)
+        if len(self.engines) > 1:
+            told.sort(key=lambda event: event.at_ns)
+        return told
+
+    def _left(self, request_id: str, at: int) -> None:
+        del self.home[request_id]
+        self.outstanding[at] -= 1
+
+    def abort(self, now_ns: int, request_id: str) -> None:
+        at = self.home.get(request_id)
+        if at is not None:
+            self.engines[at].abort(now_ns, request_id)
+            self._left(request_id, at)
+
+    def load(self) -> tuple[int, int, float]:
+        return together([engine.load() for engine in self.engines])
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """One request's way from a prefill engine to a decode engine: KV waits, is pulled, has come."""
+
+    request_id: str
+    prefilled_ns: int
+    pull_ns: int
+    delivered_ns: int
+
+
+class _Moving(msgspec.Struct):
+    request: Request
+    source: int
+    prefill: Truth | None = None
+    target: int = 0
+    pull_ns: int = 0
+    delivered_ns: int = 0
+
+
+class Split:
+    """Prefill and decode on engines of their own (DistServe, arXiv 2401.09670).
+
+    A request goes to the shortest prefill queue; its first token is out when its prompt has passed all stages; its KV stays
+    there until a decode engine, the one with the fewest, has room and has pulled it over the prefill engine's link, one
+    transfer at a time. `stages`: pipeline stages of a prefill engine, whose step time is one stage's: batches follow each
+    other at that pace and leave `stages − 1` such times later.
+    """
+
+    def __init__(
+        self,
+        prefill: Sequence[PoolEngine],
+        decode: Sequence[PoolEngine],
+        link: Link,
+        kv_bytes_per_token: float,
+        stages: int,
+    ) -> None:
+        self.prefill, self.decode = prefill, decode
+        self.link, self.kv_bytes_per_token, self.stages = link, kv_bytes_per_token, stages
+        self.in_prefill = [0] * len(prefill)
+        self.in_decode = [0] * len(decode)
+        self.link_free_ns = [0] * len(prefill)
+        self.moving: dict[str, _Moving] = {}
+        self.pending: list[tuple[int, int, Event]] = []  # what is still under way: (when, tie, event)
+        self.order = count()
+        self.handovers: list[Handover] = []
+
+    def submit(self, now_ns: int, request: Request) -> None:
+        """Raises UserError for a request that no engine could ever serve."""
+        at = shortest_queue(self.in_prefill, 0, request)
+        self.prefill[at].submit(now_ns, request)
+        self.in_prefill[at] += 1
+        self.moving[request.request_id] = _Moving(request, at)
+
+    def due_ns(self) -> int | None:
+        engines = [engine.due_ns() for engine in (*self.prefill, *self.decode)]
+        return earliest([*engines, self.pending[0][0] if self.pending else None])
+
+    def advance(self, now_ns: int) -> list[Event]:
+        """Everything up to `now_ns`, in order of time: an engine never runs ahead of what another one sends it."""
+        told: list[Event] = []
+        while (due := self.due_ns()) is not None and due <= now_ns:
+            while self.pending and self.pending[0][0] <= due:
+                self._arrived(heapq.heappop(self.pending)[2], told)
+            for at, engine in enumerate(self.prefill):
+                if (own := engine.due_ns()) is not None and own <= due:
+                    self._from_prefill(at, engine.advance(due), told)
+            for engine in self.decode:
+                if (own := engine.due_ns()) is not None and own <= due:
+                    self._from_decode(engine.advance(due), told)
+        return told
+
+    def _from_prefill(self, at: int, events: list[Event], told: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Prefilled):
+                step_ns = event.truth.prefill_end_ns - event.truth.prefill_start_ns
+                out_ns = event.at_ns + (self.stages - 1) * step_ns
+                heapq.heappush(self.pending, (out_ns, next(self.order), event))
+            elif isinstance(event, Finished):
+                continue  # told when it has left the last stage
+            else:
+                told.append(event)
+
+    def _arrived(self, event: Event, told: list[Event]) -> None:
+        """What was under way is there: a prompt out of its last stage, or KV on a decode engine."""
+        if isinstance(event, Prefilled):
+            self._prefilled(event, told)
+        elif isinstance(event, Pull):
+            moving = self.moving[event.request_id]
+            self.prefill[moving.source].release(moving.delivered_ns, event.request_id)
+            self.in_prefill[moving.source] -= 1
+            self.decode[moving.target].delivered(moving.delivered_ns, event.request_id)
+
+    def _prefilled(self, event: Prefilled, told: list[Event]) -> None:
+        moving = self.moving[event.request_id]
+        late = (self.stages - 1) * (event.truth.prefill_end_ns - event.truth.prefill_start_ns)
+        out_ns = event.at_ns + late
+        moving.prefill = msgspec.structs.replace(
+            event.truth, prefill_end_ns=out_ns, first_token_ns=out_ns, finish_ns=out_ns
+        )
+        told.append(Prefilled(out_ns, event.request_id, moving.prefill))
+        if moving.request.output_tokens == 1:
+            self.prefill[moving.source].release(out_ns, event.request_id)
+            self.in_prefill[moving.source] -= 1
+            told.append(Finished(out_ns, event.request_id, moving.prefill))
+            del self.moving[event.request_id]
+            return
+        moving.target = shortest_queue(self.in_decode, 0, moving.request)
+        self.in_decode[moving.target] += 1
+        self.decode[moving.target].submit(out_ns, moving.request)
+
+    def _from_decode(self, events: list[Event], told: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Pull):
+                self._pull(event)
+            elif isinstance(event, Finished):
+                told.append(self._finished(event))
+            else:
+                told.append(event)
+
+    def _pull(self, event: Pull) -> None:
+        moving = self.moving[event.request_id]
+        start = max(event.at_ns, self.link_free_ns[moving.source])
+        done = start + round(1e9 * self.link.transfer_s(event.tokens * self.kv_bytes_per_token))
+        self.link_free_ns[moving.source] = done
+        moving.pull_ns, moving.delivered_ns = event.at_ns, done
+        heapq.heappush(self.pending, (done, next(self.order), event))
+
+    def _finished(self, event: Finished) -> Finished:
+        """The whole request's truth: its first half from the prefill engine, its second from the decode engine."""
+        moving = self.moving.pop(event.request_id)
+        self.in_decode[moving.target] -= 1
+        first = moving.prefill
+        if first is None:
+            return event
+        self.handovers.append(Handover(event.request_id, first.first_token_ns, moving.pull_ns, moving.delivered_ns))
+        whole = msgspec.structs.replace(
+            event.truth,
+            cached_tokens=first.cached_tokens,
+            arrival_ns=first.arrival_ns,
+            queue_enter_ns=first.queue_enter_ns,
+            prefill_start_ns=first.prefill_start_ns,
+            prefill_end_ns=first.prefill_end_ns,
+            first_token_ns=first.first_token_ns,
+        )
+        return Finished(event.at_ns, event.request_id, whole)
+
+    def abort(self, now_ns: int, request_id: str) -> None:
+        moving = self.moving.pop(request_id, None)
+        if moving is None:
+            return
+        if moving.prefill is None:
+            self.prefill[moving.source].abort(now_ns, request_id)
+            self.in_prefill[moving.source] -= 1
+        else:
+            self.decode[moving.target].abort(now_ns, request_id)
+            self.in_decode[moving.target] -= 1
+
+    def load(self) -> tuple[int, int, float]:
+        return together([engine.load() for engine in (*self.prefill, *self.decode)])

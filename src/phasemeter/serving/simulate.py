@@ -1,0 +1,196 @@
+"""A workload through a deployment in virtual time.
+
+Lives here: the loop over arrivals and steps, what is kept of each request, samples of the load. Must not live here: engines
+(engine.py), statistics of the result (metrics/, runs/), files.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import msgspec
+
+from phasemeter.errors import UserError
+from phasemeter.records.request_row import ChoiceTimes, RequestRow
+from phasemeter.serving.cluster import Serving
+from phasemeter.serving.demand import Demand
+from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
+from phasemeter.serving.sequence import Request
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """The load at one instant. KV is a share of the pools."""
+
+    at_ns: int
+    running: int
+    waiting: int
+    kv_share: float
+
+
+class Served(msgspec.Struct, frozen=True):
+    """One request that ended, with the instants of its tokens where they were asked for."""
+
+    truth: Truth
+    request: Request
+    times_ns: tuple[int, ...] = ()
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """One request that the deployment could never serve."""
+
+    request: Request
+    reason: str
+
+
+class Simulation:
+    """One run. `tokens`: the serving tells each token's instant, which costs time and memory by the token.
+
+    Requests that ended are handed out by `run` as they end; `samples` holds the load at `sample_every_ns`.
+    """
+
+    def __init__(self, serving: Serving, demand: Demand, seed: int, *, tokens: bool, sample_every_ns: int) -> None:
+        self.serving = serving
+        self.demand = demand
+        self.seed = seed
+        self.tokens = tokens
+        self.sample_every_ns = sample_every_ns
+        self.samples: list[Sample] = []
+        self.steps = 0
+        self.step_tokens = 0
+        self._next_sample = 0
+        self._open: dict[str, Request] = {}
+        self._times: dict[str, list[int]] = {}
+
+    def run(self) -> Iterator[Served | Refused]:
+        """Serve the whole demand; every request comes out once, refused ones at once, the others as they end."""
+        source = self.demand.open_loop(self.seed) if self.demand.arrivals.open_loop else None
+        yield from self._closed_loop() if source is None else self._open_loop(source)
+
+    def _open_loop(self, source: Iterator[Request]) -> Iterator[Served | Refused]:
+        for request in source:
+            yield from self._until(request.arrival_ns)
+            yield from self._submit(request)
+        yield from self._drain()
+
+    def _closed_loop(self) -> Iterator[Served | Refused]:
+        """Each client sends its next request when its last one ended, after thinking."""
+        total = self.demand.requests or (1000 if self.demand.duration_s is None else None)
+        horizon_ns = None if self.demand.duration_s is None else round(self.demand.duration_s * 1e9)
+        due: list[int] = [0] * (self.demand.concurrency or 1)
+        sent = 0
+        while True:
+            next_due = self.serving.due_ns()
+            more = (total is None or sent < total) and bool(due) and (horizon_ns is None or due[0] <= horizon_ns)
+            if more and (next_due is None or due[0] < next_due):
+                at = heapq.heappop(due)
+                yield from self._until(at)
+                ended: Iterator[Served | Refused] = self._submit(self.demand.request(self.seed, sent, at))
+                sent += 1
+            elif next_due is not None:
+                ended = self._until(next_due)
+            else:
+                return
+            for one in ended:
+                think = self.demand.think_ns(self.seed, sent)
+                finish = one.truth.finish_ns if isinstance(one, Served) else one.request.arrival_ns
+                heapq.heappush(due, finish + think)
+                yield one
+
+    def _submit(self, request: Request) -> Iterator[Refused]:
+        try:
+            self.serving.submit(request.arrival_ns, request)
+        except UserError as error:
+            yield Refused(request, str(error))
+            return
+        self._open[request.request_id] = request
+        if self.tokens:
+            self._times[request.request_id] = []
+
+    def _until(self, at_ns: int) -> Iterator[Served]:
+        while self._next_sample <= at_ns:
+            yield from self._told(self.serving.advance(self._next_sample))
+            self.samples.append(Sample(self._next_sample, *self.serving.load()))
+            self._next_sample += self.sample_every_ns
+        yield from self._told(self.serving.advance(at_ns))
+
+    def _drain(self) -> Iterator[Served]:
+        while (due := self.serving.due_ns()) is not None:
+            yield from self._until(due)
+
+    def _told(self, events: list[Event]) -> Iterator[Served]:
+        for event in events:
+            if isinstance(event, Tokens):
+                self.steps += 1
+                self.step_tokens += len(event.first) + len(event.more)
+                for request_id in chain(event.first, event.more):
+                    self._times[request_id].append(event.at_ns)
+            elif isinstance(event, Prefilled) and self.tokens:
+                self._times[event.request_id] = [event.at_ns]
+            elif isinstance(event, Finished):
+                times = tuple(self._times.pop(event.request_id, ()))
+                yield Served(event.truth, self._open.pop(event.request_id), times)
+
+
+def row_of(one: Served | Refused) -> RequestRow:
+    """The row of a simulated request: virtual ns; the client stands beside the engine, so nothing is lost on the way."""
+    request = one.request
+    if isinstance(one, Refused):
+        return RequestRow(
+            request_id=request.request_id,
+            outcome="failed",
+            failure="rejected",
+            failure_text=one.reason,
+            asked_input_tokens=request.prompt_tokens,
+            asked_output_tokens=request.output_tokens,
+            due_ns=request.arrival_ns,
+            send_start_ns=request.arrival_ns,
+        )
+    truth = one.truth
+    reads = tuple(range(len(one.times_ns)))
+    choices = ChoiceTimes(
+        times_ns=one.times_ns,
+        reads=reads,
+        tokens=(1,) * len(one.times_ns),
+        finish_reason="length",
+        output_tokens=truth.output_tokens,
+    )
+    arrival, first, last = truth.arrival_ns, truth.first_token_ns, truth.finish_ns
+    return RequestRow(
+        request_id=request.request_id,
+        outcome="ok",
+        asked_input_tokens=request.prompt_tokens,
+        asked_output_tokens=request.output_tokens,
+        due_ns=arrival,
+        send_start_ns=arrival,
+        sent_ns=arrival,
+        headers_ns=first,
+        first_read_ns=first,
+        first_chunk_ns=first,
+        first_token_ns=first,
+        first_output_ns=first,
+        last_token_ns=last,
+        stream_end_ns=last,
+        input_tokens=truth.prompt_tokens,
+        cached_tokens=truth.cached_tokens,
+        output_tokens=truth.output_tokens,
+        output_tokens_source="simulated",
+        finish_reason="length",
+        choices=(choices,) if one.times_ns else (),
+    )
+
+
+def phases_of(truth: Truth) -> dict[str, float]:
+    """Seconds of each phase; queue + prefill = TTFT, and decode holds the three kinds of stall."""
+    return {
+        "queue": (truth.prefill_start_ns - truth.queue_enter_ns) / 1e9,
+        "prefill": (truth.prefill_end_ns - truth.prefill_start_ns) / 1e9,
+        "decode": (truth.finish_ns - truth.first_token_ns) / 1e9,
+        "stall_prefill": truth.stall_prefill_ns / 1e9,
+        "stall_mixed": truth.stall_mixed_ns / 1e9,
+        "stall_preempted": truth.stall_preempted_ns / 1e9,
+    }
+
+
+Build = Callable[[bool], Serving]  # a fresh deployment; the flag asks for tokens
