@@ -1,0 +1,139 @@
+"""Which request is due when: the schedule's rows, freed slots, next turns of conversations, all by absolute instants.
+
+Lives here: the order of sends in an open loop (due offsets, perhaps under a cap) and a closed one (slots and think time).
+Must not live here: sockets, or a clock: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+from phasemeter.io.exchange import Exchange
+from phasemeter.io.load_options import LoadOptions
+from phasemeter.io.schedule_file import Row, ScheduleFollower
+from phasemeter.records.request import PlannedRequest
+
+NEVER_NS = 1 << 62
+AHEAD_ROWS = 32
+AHEAD_BYTES = 16 << 20
+LOOK_AGAIN_NS = 2_000_000
+
+
+class Due:
+    """`record(planned, body)` writes a next turn into the worker's own schedule file and returns its row."""
+
+    def __init__(
+        self,
+        follower: ScheduleFollower,
+        options: LoadOptions,
+        slots: int | None,
+        start_ns: int,
+        record: Callable[[PlannedRequest, bytes], int],
+    ) -> None:
+        self._follower = follower
+        self._start_ns = start_ns
+        self._closed_loop = options.mode == "closed"
+        self._cap = None if self._closed_loop else slots
+        self._free: deque[int] = deque([start_ns] * (slots or 1)) if self._closed_loop else deque()
+        self._until_ns = NEVER_NS if options.duration_s is None else start_ns + round(options.duration_s * 1e9)
+        self._record = record
+        self._queue: deque[tuple[Row, bytes]] = deque()
+        self._queue_bytes = 0
+        self._timers: list[tuple[int, int, Exchange]] = []
+        self._serial = 0
+        self._look_again_ns = 0
+        self.ready: deque[Exchange] = deque()
+        self.rows_taken = 0
+        self.bodies_taken_bytes = 0
+        self.reason: str | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is left to send, whatever is still in flight (an answer may yet bring a next turn)."""
+        return self._follower.finished and not self._queue and not self._timers and not self.ready
+
+    def prefetch(self, now: int) -> None:
+        """Read rows and bodies ahead, at most 16 MB."""
+        while len(self._queue) < AHEAD_ROWS and self._queue_bytes < AHEAD_BYTES and not self._follower.finished:
+            block = self._follower.next_block()
+            if not block:
+                self._look_again_ns = now + LOOK_AGAIN_NS
+                return
+            self._queue.extend(block)
+            self._queue_bytes += sum(len(body) for _, body in block)
+
+    def take(self, now: int, in_flight: int) -> list[Exchange]:
+        """What may be sent now, in order of due."""
+        if len(self._queue) < AHEAD_ROWS and now >= self._look_again_ns:
+            self.prefetch(now)
+        if self._closed_loop and now >= self._until_ns and self.reason is None:
+            self._end_of_duration()
+        if self._closed_loop:
+            self._fill_slots(now)
+        else:
+            while self._queue and self._due_of(self._queue[0][0].planned) <= now and len(self.ready) < AHEAD_ROWS:
+                row, body = self._pop()
+                self.ready.append(Exchange(row.planned, body, self._due_of(row.planned), row.row, False))
+        while self._timers and self._timers[0][0] <= now:
+            self.ready.append(heapq.heappop(self._timers)[2])
+        taken: list[Exchange] = []
+        while self.ready and (self._cap is None or in_flight + len(taken) < self._cap):
+            taken.append(self.ready.popleft())
+        return taken
+
+    def _end_of_duration(self) -> None:
+        """A closed loop's time is over: what no slot took was never due."""
+        self._queue.clear()
+        self._timers = []
+        self._free.clear()
+        self._follower.finished = True
+        self.reason = "duration"
+
+    def _fill_slots(self, now: int) -> None:
+        while self._free and self._queue:
+            row, body = self._pop()
+            due = self._free.popleft() + row.planned.think_ns
+            exchange = Exchange(row.planned, body, due, row.row, False)
+            if due <= now:
+                self.ready.append(exchange)
+            else:
+                self._later(exchange)
+
+    def _later(self, exchange: Exchange) -> None:
+        self._serial += 1
+        heapq.heappush(self._timers, (exchange.due_ns, self._serial, exchange))
+
+    def _pop(self) -> tuple[Row, bytes]:
+        row, body = self._queue.popleft()
+        self._queue_bytes -= len(body)
+        self.rows_taken += 1
+        self.bodies_taken_bytes += len(body)
+        return row, body
+
+    def _due_of(self, planned: PlannedRequest) -> int:
+        return self._start_ns + (planned.due_offset_ns or 0)
+
+    def closed(self, now: int, follow: tuple[PlannedRequest, bytes] | None) -> None:
+        """An exchange is over: its conversation's next turn takes its place, or its slot is free."""
+        if follow is not None and now < self._until_ns:
+            planned, body = follow
+            due = now + planned.think_ns if planned.due_offset_ns is None else self._due_of(planned)
+            self._later(Exchange(planned, body, due, self._record(planned, body), True))
+        elif self._closed_loop:
+            self._free.append(now)
+
+    def next_ns(self, in_flight: int) -> int:
+        """When something may be due next; far away when only an answer can change that."""
+        next_ns = self._timers[0][0] if self._timers else NEVER_NS
+        capped = self._cap is not None and in_flight >= self._cap
+        if self.ready and not capped:
+            return 0
+        if self._queue and not self._closed_loop and not capped:
+            next_ns = min(next_ns, self._due_of(self._queue[0][0].planned))
+        if not self._follower.finished and len(self._queue) < AHEAD_ROWS:
+            next_ns = min(next_ns, self._look_again_ns)
+        if self._closed_loop and self.reason is None:
+            next_ns = min(next_ns, self._until_ns)
+        return next_ns

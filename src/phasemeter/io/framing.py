@@ -1,0 +1,75 @@
+"""Length-prefixed blocks in an append-only file: what a torn tail can't spoil.
+
+Lives here: writing whole blocks, reading them back up to the last whole one, following a file that still grows. Must not
+live here: what a block holds (capture_file.py, schedule_file.py).
+
+A block is `<u32 length> <u8 kind> <payload>`, little endian. A file starts with eight bytes that name its format.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from phasemeter.errors import FileError
+
+BLOCK = struct.Struct("<IB")
+LARGEST_BLOCK = 1 << 30
+
+
+def append(fd: int, data: bytes) -> None:
+    """Write `data` whole at the end, or not at all: on a failure (full disk) the file is cut back to where it was.
+
+    Raises OSError as the system gave it.
+    """
+    before = os.lseek(fd, 0, os.SEEK_CUR)
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os.ftruncate(fd, before)
+        os.lseek(fd, before, os.SEEK_SET)
+        raise
+
+
+def block(kind: int, payload: bytes) -> bytes:
+    return BLOCK.pack(len(payload), kind) + payload
+
+
+class Torn:
+    """How many bytes at a file's end belonged to no whole block (0: the file is whole). Filled in by `blocks`."""
+
+    def __init__(self) -> None:
+        self.torn_bytes = 0
+
+
+def blocks(file: BinaryIO, torn: Torn) -> Iterator[tuple[int, bytes]]:
+    """Each whole block from the file's position on, as (kind, payload); a torn tail ends the walk and is counted."""
+    while True:
+        head = file.read(BLOCK.size)
+        if len(head) < BLOCK.size:
+            torn.torn_bytes = len(head)
+            return
+        length, kind = BLOCK.unpack(head)
+        payload = file.read(length) if length <= LARGEST_BLOCK else b""
+        if len(payload) < length or length == 0:
+            torn.torn_bytes = len(head) + len(payload)
+            return
+        yield kind, payload
+
+
+def open_checked(path: Path, magic: bytes) -> BinaryIO:
+    """The file at `path`, positioned after its magic; a file cut within its magic reads as empty.
+
+    Raises FileError when it is something else.
+    """
+    file = path.open("rb", buffering=1 << 18)
+    found = file.read(len(magic))
+    if found != magic and not (len(found) < len(magic) and magic.startswith(found)):
+        file.close()
+        raise FileError(f"{path}: not a file of this kind, or of another version ({found!r}, expected {magic!r})")
+    return file

@@ -1,0 +1,366 @@
+"""The loop of one worker: sends what is due, stamps and writes down what comes, and knows nothing of what it means.
+
+Lives here: the path from a readable socket to the capture, and the life of an exchange. Must not live here: JSON, events,
+tokens, statistics; which request is due when (due.py); how connections come to be (pool.py).
+
+The schedule is absolute. `epoll.poll` rounds its wait up to a millisecond, so the last stretch before a due instant is
+waited for with `select` on the epoll descriptor, which does not.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+
+from phasemeter.io import load_options as counters
+from phasemeter.io.addresses import error_text
+from phasemeter.io.capture_file import CaptureWriter
+from phasemeter.io.connection import CONTROL_BYTES, OPEN, READ_BYTES, TIMESPEC, Connection, Route, close_kind
+from phasemeter.io.due import Due
+from phasemeter.io.exchange import Exchange
+from phasemeter.io.load_options import LoadOptions, NextRequest
+from phasemeter.io.message_end import MALFORMED, MessageEnd
+from phasemeter.io.pool import EPOLLIN, EPOLLOUT, Pool
+from phasemeter.io.target import head, with_body
+from phasemeter.records.capture import Close, Read
+
+BATCH = 32  # events between two looks at what is due
+TICK_NS = 50_000_000
+COARSE_NS = 2_000_000
+monotonic_ns = time.monotonic_ns
+
+
+class Sender:
+    """One worker's run. `control` is a descriptor that becomes readable when the parent is gone."""
+
+    def __init__(self, route: Route, options: LoadOptions, shown: memoryview, control: int | None) -> None:
+        self.options = options
+        self.limits = route.target.limits
+        self.pool = Pool(route, options.connecting_at_once, self._ready, self._not_connected)
+        self.shown = shown  # the shared counters, as 64-bit integers
+        self.next_request: NextRequest | None = None
+        self.waiting: deque[Exchange] = deque()
+        self.active: dict[int, Exchange] = {}
+        self.writer: CaptureWriter
+        self.due: Due
+        self.stopped: str | None = None
+        self.ends: Callable[[], str | None] = lambda: None
+        self._control = control
+        self._prefix = head(route.target)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._buffers = [self._buffer]
+        self._pending_bytes = 0
+        self._number = 0
+        self._tick_ns = 0
+        self._paired_ns = 0
+        self._drain_since_ns: int | None = None
+        self._worker = 0
+        if control is not None:
+            self.pool.poll.register(control, select.EPOLLIN)
+
+    # ── before and around the run ────────────────────────────────────────────────────────────────────────────────
+
+    def prewarm(self, until_ns: int, share: int) -> None:
+        """Have `share` connections stand ready, or as many as come to be by `until_ns`; failures wait for the first request."""
+        self.pool.look_after(monotonic_ns(), share, None)
+        while self.pool.connecting and (now := monotonic_ns()) < until_ns:
+            self._events(self.pool.poll.poll(max(0.001, (until_ns - now) / 1e9), BATCH))
+
+    def run(self, writer: CaptureWriter, due: Due, worker: int) -> str:
+        """Send and capture until all is answered or something ends the run: "done", or what ended it.
+
+        Raises OSError when the capture can't be written any more (full disk).
+        """
+        self.writer, self.due, self._worker = writer, due, worker
+        while self.stopped is None:
+            now = monotonic_ns()
+            if now >= self._tick_ns:
+                self._tick(now)
+            for exchange in due.take(now, self.in_flight):
+                self._start(exchange)
+            if due.exhausted and not self.active and not self.waiting:
+                return due.reason or "done"
+            self._events(self._wait(due.next_ns(self.in_flight)))
+            if writer.flush_if_due(monotonic_ns(), self._pending_bytes):
+                self.shown[counters.BYTES] += self._pending_bytes
+                self._pending_bytes = 0
+        self._cancel_all(self.stopped)
+        return self.stopped
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.active) + len(self.waiting)
+
+    def _wait(self, due_ns: int) -> list[tuple[int, int]]:
+        poll = self.pool.poll
+        left = min(due_ns, self._tick_ns) - monotonic_ns()
+        if left > COARSE_NS:
+            return poll.poll(left / 1e9 - 0.001, BATCH)
+        if left > 0:
+            select.select([poll], (), (), left / 1e9)
+        return poll.poll(0, BATCH)
+
+    def _events(self, events: list[tuple[int, int]]) -> None:
+        by_fd = self.pool.by_fd
+        for fd, mask in events:
+            conn = by_fd.get(fd)
+            if conn is None:
+                if fd == self._control:
+                    self.stopped = "the parent process is gone"
+            elif conn.state == OPEN:
+                if mask & EPOLLOUT:
+                    self._go_on_sending(conn)
+                if mask & ~EPOLLOUT and conn.state == OPEN:
+                    self._read(conn)
+            else:
+                self.pool.progress(conn)
+
+    # ── an exchange's life ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, exchange: Exchange) -> None:
+        exchange.number = self._number
+        self._number += 1
+        conn = self.pool.acquire()
+        if conn is not None:
+            self._send(conn, exchange)
+        else:
+            self.waiting.append(exchange)
+            self.pool.ensure(len(self.waiting))
+
+    def _ready(self, conn: Connection) -> None:
+        """A connection is open and free: the longest waiting request gets it."""
+        if conn.reserved_for is not None:
+            exchange, conn.reserved_for = conn.reserved_for, None
+            self._send(conn, exchange)
+        elif self.waiting:
+            self._send(conn, self.waiting.popleft())
+        else:
+            self.pool.keep(conn, monotonic_ns())
+
+    def _not_connected(self, conn: Connection, close: Close, error: str) -> None:
+        exchange = conn.reserved_for
+        if exchange is None and self.waiting:
+            exchange = self.waiting.popleft()
+        if exchange is None:
+            self.pool.cool(monotonic_ns())
+            return
+        self.writer.starts.append(exchange.start_record(conn))
+        self._finish(exchange, close, error, monotonic_ns())
+        self.pool.ensure(len(self.waiting))
+
+    def _send(self, conn: Connection, exchange: Exchange) -> None:
+        exchange.conn, conn.exchange = conn, exchange
+        conn.used += 1
+        self.active[exchange.number] = exchange
+        exchange.end = MessageEnd()
+        exchange.feed = exchange.end.feed
+        if self.next_request is not None:
+            exchange.kept = []
+        data = with_body(self._prefix, exchange.body, exchange.planned.traceparent)
+        exchange.request_bytes = len(data)
+        now = exchange.send_start_ns = exchange.last_ns = monotonic_ns()
+        try:
+            if conn.send(data):
+                exchange.sent_ns = monotonic_ns()
+            else:
+                self.pool.want(conn, EPOLLIN | EPOLLOUT)
+        except OSError as error:
+            self._broken(conn, close_kind(error, False), error_text(error))
+            return
+        self.writer.starts.append(exchange.start_record(conn))
+        late = now - exchange.due_ns
+        shown = self.shown
+        shown[counters.SENT] += 1
+        shown[counters.LATE] = late
+        if late > shown[counters.LATE_MAX]:
+            shown[counters.LATE_MAX] = late
+
+    def _go_on_sending(self, conn: Connection) -> None:
+        try:
+            if not conn.flush():
+                return
+        except OSError as error:
+            self._broken(conn, close_kind(error, False), error_text(error))
+            return
+        self.pool.want(conn, EPOLLIN)
+        if conn.exchange is not None and conn.exchange.sent_ns is None:
+            conn.exchange.sent_ns = monotonic_ns()
+
+    def _read(self, conn: Connection) -> None:
+        try:
+            count, control, _, _ = conn.recvmsg_into(self._buffers, CONTROL_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._broken(conn, close_kind(error, False), error_text(error))
+            return
+        user_ns = monotonic_ns()
+        exchange = conn.exchange
+        if not count or exchange is None:
+            self._ended(conn, user_ns)
+            return
+        kernel_ns = None
+        if control:
+            seconds, nanoseconds = TIMESPEC.unpack(control[0][2])
+            kernel_ns = seconds * 1_000_000_000 + nanoseconds
+        data = bytes(self._buffer[:count])
+        if conn.tls is not None:
+            plain = self._decrypt(conn, data)
+            if not plain:
+                return
+            data = plain
+        writer = self.writer
+        writer.numbers.append(exchange.number)
+        writer.reads.append((user_ns, kernel_ns, data))
+        self._pending_bytes += count
+        exchange.last_ns = user_ns
+        exchange.got_bytes = True
+        if exchange.kept is not None:
+            exchange.kept.append(Read(user_ns, kernel_ns, data))
+        try:
+            exchange.feed(data)
+        except MALFORMED as error:
+            if not exchange.end.complete:
+                self.pool.drop(conn)
+                self._finish(exchange, "malformed", f"{type(error).__name__}: {error}", user_ns)
+                return
+        if exchange.end.complete:
+            self._completed(conn, exchange, user_ns)
+        elif conn.tls is not None and conn.tls.ended:
+            self._ended(conn, user_ns)
+
+    def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
+        """The plaintext that a read released; None when there is none, or when the connection broke over it."""
+        try:
+            plain: bytes = conn.tls.received(data)
+            if more := conn.tls.pending():
+                conn.outgoing += more
+                if not conn.flush():
+                    self.pool.want(conn, EPOLLIN | EPOLLOUT)
+        except OSError as error:
+            self._broken(conn, close_kind(error, False), error_text(error))
+            return None
+        if not plain and conn.tls.ended:
+            self._ended(conn, monotonic_ns())
+        return plain
+
+    def _completed(self, conn: Connection, exchange: Exchange, now_ns: int) -> None:
+        end = exchange.end
+        usable = end is not None and end.keep_alive and not end.excess and exchange.sent_ns is not None
+        conn.exchange = None
+        self._finish(exchange, "complete", None, now_ns)
+        if usable and not (conn.tls is not None and conn.tls.ended):
+            self._ready(conn)
+        else:
+            self.pool.drop(conn)
+            self.pool.ensure(len(self.waiting))
+
+    def _ended(self, conn: Connection, now_ns: int) -> None:
+        """The peer closed, or spoke without having been asked."""
+        if conn.exchange is None:
+            self.pool.drop(conn)
+        else:
+            self._broken(conn, "eof", None)
+
+    def _broken(self, conn: Connection, close: Close, error: str | None) -> None:
+        """An exchange lost its connection. A reused one that died before any response byte is sent again once, on a fresh
+        connection, marked, its due unchanged: the server had closed an idle connection while the request was on its way."""
+        exchange: Exchange | None = conn.exchange
+        reused = conn.used > 1
+        conn.exchange = None
+        if exchange is not None and exchange.start_record(conn) and exchange.resent and not exchange.got_bytes:
+            close = "stale"
+        self.pool.drop(conn)
+        if exchange is None:
+            return
+        self.active.pop(exchange.number, None)
+        if reused and not exchange.got_bytes and not exchange.resent:
+            exchange.resent = True
+            exchange.send_start_ns = exchange.sent_ns = exchange.conn = None
+            self.pool.open(exchange)
+            return
+        if exchange.sent_ns is None or exchange.started is None:
+            self.writer.starts.append(exchange.start_record(conn))
+        self._finish(exchange, close, error, monotonic_ns())
+
+    def _finish(self, exchange: Exchange, close: Close, error: str | None, now_ns: int) -> None:
+        self.active.pop(exchange.number, None)
+        record = exchange.close_record(now_ns, close, error)
+        self.writer.closes.append(record)
+        if exchange.end is not None:
+            exchange.end.release()
+        exchange.feed = None
+        kind = {"complete": counters.DONE, "eof": counters.DONE, "cancelled": counters.CANCELLED}
+        self.shown[kind.get(close, counters.FAILED)] += 1
+        follow = None
+        if self.next_request is not None and close != "cancelled":
+            capture = exchange.capture(record, self._worker)
+            follow = self.next_request(exchange.planned, exchange.body, capture) if capture is not None else None
+        self.due.closed(now_ns, follow)
+
+    # ── now and then ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tick(self, now: int) -> None:
+        self._tick_ns = now + TICK_NS
+        if now - self._paired_ns >= 100_000_000:
+            self._paired_ns = now
+            self.writer.pair_clocks()
+        limits = self.limits
+        reserve = 0 if self.due.exhausted else self._warm_share()
+        self.pool.look_after(now, reserve, ns(limits.connect_s))
+        self._expire(now)
+        shown = self.shown
+        shown[counters.IN_FLIGHT] = len(self.active)
+        shown[counters.WAITING] = len(self.waiting) + len(self.due.ready)
+        shown[counters.CONNS] = len(self.pool.by_fd)
+        shown[counters.ROWS] = self.due.rows_taken
+        shown[counters.BODIES] = self.due.bodies_taken_bytes
+        if shown[counters.STOP]:
+            self.stopped = "stopped"
+        self.stopped = self.ends() or self.stopped
+        self._drain(now)
+
+    def _warm_share(self) -> int:
+        return max(1, self.options.prewarm // self.options.processes)
+
+    def _expire(self, now: int) -> None:
+        """End what has been silent, or has lasted, beyond its limit."""
+        limits = self.limits
+        first, idle, total = ns(limits.first_byte_s), ns(limits.idle_s), ns(limits.total_s)
+        expired: list[tuple[Exchange, Close, str]] = []
+        for exchange in self.active.values():
+            if total is not None and now - (exchange.send_start_ns or now) > total:
+                expired.append((exchange, "timeout_total", f"not finished within {limits.total_s:g} s"))
+            elif exchange.got_bytes:
+                if idle is not None and now - exchange.last_ns > idle:
+                    expired.append((exchange, "timeout_idle", f"no byte for {limits.idle_s:g} s"))
+            elif first is not None and now - (exchange.send_start_ns or now) > first:
+                expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
+        for exchange, close, error in expired:
+            self._cut(exchange, close, error, now)
+
+    def _cut(self, exchange: Exchange, close: Close, error: str | None, now: int) -> None:
+        if exchange.conn is not None:
+            exchange.conn.exchange = None
+            self.pool.drop(exchange.conn)
+        self._finish(exchange, close, error, now)
+
+    def _drain(self, now: int) -> None:
+        if not self.due.exhausted or self.waiting or self.options.drain_s is None:
+            self._drain_since_ns = None
+        elif self._drain_since_ns is None:
+            self._drain_since_ns = now
+        elif now - self._drain_since_ns > self.options.drain_s * 1e9:
+            self._cancel_all(f"still running {self.options.drain_s:g} s after the last send")
+
+    def _cancel_all(self, why: str) -> None:
+        """Cut what is in flight. What waits for a connection was never sent: it leaves no record and counts as unsent."""
+        now = monotonic_ns()
+        for exchange in list(self.active.values()):
+            self._cut(exchange, "cancelled", why, now)
+
+
+def ns(limit_s: float | None) -> int | None:
+    return None if limit_s is None else round(limit_s * 1e9)

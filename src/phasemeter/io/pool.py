@@ -1,0 +1,138 @@
+"""The connections of one worker: opened at a pace, kept, watched while idle, replaced.
+
+Lives here: which connections exist and in what state. Must not live here: requests (load.py asks for connections and is
+told which came to be and which did not).
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+
+from phasemeter.io.addresses import error_text
+from phasemeter.io.connection import OPEN, Connection, Route, close_kind
+from phasemeter.records.capture import Close
+
+IDLE_LIMIT_NS = 30_000_000_000  # middleboxes forget silent connections: an old one is replaced rather than trusted
+RETRY_WARM_NS = 1_000_000_000
+EPOLLIN, EPOLLOUT = select.EPOLLIN, select.EPOLLOUT
+
+
+class Pool:
+    """`on_ready(conn)` is called for each connection that came to be, `on_failed(conn, close, error)` for one that did not."""
+
+    def __init__(
+        self,
+        route: Route,
+        at_once: int,
+        on_ready: Callable[[Connection], None],
+        on_failed: Callable[[Connection, Close, str], None],
+    ) -> None:
+        self.route = route
+        self.poll = select.epoll()
+        self.by_fd: dict[int, Connection] = {}
+        self.idle: list[Connection] = []
+        self.connecting: dict[Connection, None] = {}
+        self._at_once = at_once
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._warm_after_ns = 0
+
+    def acquire(self) -> Connection | None:
+        """An idle connection, the one used last first: it is the least likely to have been closed by the server."""
+        return self.idle.pop() if self.idle else None
+
+    def ensure(self, waiting: int) -> None:
+        """Open connections until as many are being made as requests wait, or as may be made at once."""
+        while len(self.connecting) < min(waiting, self._at_once):
+            if not self.open():
+                return
+
+    def open(self, reserved_for: object = None) -> bool:
+        """Begin one connection; False when it failed at once (`on_failed` has been told)."""
+        conn = Connection(self.route)
+        conn.reserved_for = reserved_for
+        self.connecting[conn] = None
+        return self._attempt(conn, None)
+
+    def _attempt(self, conn: Connection, before: OSError | None) -> bool:
+        """Try the addresses left, one after another."""
+        failed = before
+        while conn.addresses_left > 0:
+            self.by_fd.pop(conn.fd, None)
+            try:
+                conn.open_attempt()
+            except OSError as error:
+                failed = error
+                continue
+            self.by_fd[conn.fd] = conn
+            conn.interest = EPOLLOUT
+            self.poll.register(conn.fd, EPOLLOUT)
+            return True
+        if failed is not None:
+            self.fail(conn, close_kind(failed, True), error_text(failed))
+        return False
+
+    def fail(self, conn: Connection, close: Close, error: str) -> None:
+        self.connecting.pop(conn, None)
+        self.drop(conn)
+        self._on_failed(conn, close, error)
+
+    def progress(self, conn: Connection) -> None:
+        """An event on a connection that is being made."""
+        try:
+            is_open = conn.advance()
+        except OSError as error:
+            self._attempt(conn, error)
+            return
+        if is_open:
+            self.connecting.pop(conn, None)
+            self.want(conn, EPOLLIN)
+            self._on_ready(conn)
+        else:
+            self.want(conn, EPOLLIN | EPOLLOUT if conn.outgoing else EPOLLIN)
+
+    def want(self, conn: Connection, interest: int) -> None:
+        if conn.interest != interest and conn.fd >= 0:
+            conn.interest = interest
+            self.poll.modify(conn.fd, interest)
+
+    def keep(self, conn: Connection, now_ns: int) -> None:
+        """Put an open connection aside for the next request."""
+        conn.idle_since_ns = now_ns
+        self.idle.append(conn)
+
+    def drop(self, conn: Connection) -> None:
+        """Close it; the system takes its descriptor out of the poll."""
+        self.by_fd.pop(conn.fd, None)
+        if conn.state == OPEN and conn.exchange is None and conn in self.idle:
+            self.idle.remove(conn)
+        conn.close()
+
+    def look_after(self, now_ns: int, warm: int, connect_limit_ns: int | None) -> None:
+        """Now and then: end attempts that take too long, replace idle connections that are old, keep `warm` standing ready."""
+        if connect_limit_ns is not None:
+            for conn in [c for c in self.connecting if now_ns - (c.connect_start_ns or now_ns) > connect_limit_ns]:
+                self.fail(conn, "timeout_connect", f"no connection to {conn.peer} within {connect_limit_ns / 1e9:g} s")
+        while self.idle and now_ns - self.idle[0].idle_since_ns > IDLE_LIMIT_NS:
+            self.drop(self.idle[0])
+        if now_ns >= self._warm_after_ns:
+            self._warm_up(now_ns, warm)
+
+    def _warm_up(self, now_ns: int, warm: int) -> None:
+        while len(self.idle) + len(self.connecting) < warm and len(self.connecting) < self._at_once:
+            if not self.open():
+                self._warm_after_ns = now_ns + RETRY_WARM_NS
+                return
+
+    def cool(self, now_ns: int) -> None:
+        """A connection for the warm reserve failed: not again at once."""
+        self._warm_after_ns = now_ns + RETRY_WARM_NS
+
+    def close(self) -> None:
+        for conn in list(self.by_fd.values()):
+            conn.close()
+        self.by_fd.clear()
+        self.idle.clear()
+        self.connecting.clear()
+        self.poll.close()
