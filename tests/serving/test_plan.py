@@ -36,7 +36,7 @@ MISTAKES = {
     "a link's speed": ("RTX4090", "RTX4090\n  split: {link: {bytes_per_s: 3 parsec}}", "deployment.split.link.bytes_per_s"),
     "an objective": ("deployment:", "capacity: {objectives: {ttft: 300}}\ndeployment:", "capacity.objectives.ttft"),
     "replicas of a split": ("RTX4090", "RTX4090\n  replicas: 2\n  split: {}", "split.prefill"),
-    "no YAML": ("workload:", "workload: [", "line 3: no YAML"),
+    "no YAML": ("workload:", "workload: [", "line 4: no YAML"),
 }  # fmt: skip
 
 

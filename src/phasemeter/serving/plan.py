@@ -101,7 +101,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CapacitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    objectives: dict[str, str] = {}
+    objectives: dict[str, Any] = {}
     attainment: str | float = 0.9
     goodput: str | None = None
 
