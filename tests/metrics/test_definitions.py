@@ -189,3 +189,7 @@ def test_each_row_names_only_exclusions_that_exist() -> None:
     for definition in HOUSE.values():
         assert set(definition.excluded) <= set(EXCLUSIONS)
         assert definition.words
+
+
+def test_one_read_is_one_arrival_even_where_events_were_stamped_apart() -> None:
+    assert reason("tpot", row([100, 130], single_arrival=True)) == "single_arrival"

@@ -212,6 +212,16 @@ def test_a_run_larger_than_the_store_keeps_every_second_request_and_says_so() ->
     assert weights.sum() * timeline.step == pytest.approx(5000, rel=0.2)
 
 
+def test_a_thinned_run_still_counts_all_its_tokens() -> None:
+    summary = Summary()
+    summary.timeline = Timeline(limit=1000)
+    for number in range(128):
+        summary.add(row([10.0 * k for k in range(1, 51)], request_id=str(number)))
+    result = summary.result()
+    assert result.throughput["whole_run"]["output_tokens_per_s"] == pytest.approx(128 * 50 / 0.5)
+    assert result.metrics["inter_chunk"].excluded["sampled_out"] == summary.timeline.let_go > 0
+
+
 def test_each_metric_of_the_house_is_in_every_result() -> None:
     assert list(summed([]).metrics) == list(HOUSE)
 

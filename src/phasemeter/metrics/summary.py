@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 
 # computed from the gap columns at the end, for all requests at once
 FROM_GAPS = ("inter_chunk", "itl", "itl_spread", "stall", "jitter")
+STEADY_LEAST = 0.25  # a closed loop's steady window below this share of the run is shown, but is no headline
 _READERS = tuple((name, read) for name, read in PER_REQUEST.items() if name not in FROM_GAPS)
 
 
@@ -243,7 +244,10 @@ class Summary:
             steady = throughput.steady_closed(starts, columns.ints("end")[sent])
         received = self.received()
         own = {"whole_run": throughput.rates(received, whole), "steady": throughput.rates(received, steady)}
-        headline = "steady" if own["steady"]["requests_per_s"] is not None else "whole_run"
+        long_enough = load.mode == "open" or (
+            steady is not None and whole is not None and steady.length_s >= STEADY_LEAST * whole.length_s
+        )
+        headline = "steady" if long_enough and own["steady"]["requests_per_s"] is not None else "whole_run"
         return {
             **own[headline],
             **own,

@@ -153,12 +153,13 @@ def _load(seen: Seen, facts: RunFacts) -> _Found:
         return _Found(_by(1 - share, 0.02, 0.1), text, "raise --processes; see the check `send_lateness`")
     if seen.mode == "closed" and seen.asked_concurrency and seen.peak_concurrency is not None:
         text = f"at most {seen.peak_concurrency} requests were in flight, {seen.asked_concurrency} asked"
-        verdict: CheckVerdict = "ok"
         if seen.peak_concurrency > seen.asked_concurrency:
-            verdict = "invalid"
-        elif seen.peak_concurrency < min(seen.asked_concurrency, seen.ok + sum(seen.failed.values())):
-            verdict = "suspect"
-        return _Found(verdict, text, "ask for at least as many requests as concurrency; see failures and limits")
+            return _Found(
+                "invalid", text, "the load was above what was asked: a fault of the sender's, please report it"
+            )
+        if seen.peak_concurrency < min(seen.asked_concurrency, seen.ok + sum(seen.failed.values())):
+            return _Found("suspect", text, "see failures and this machine's limits; ask for more requests")
+        return _Found("ok", text)
     return _Found("ok", "no rate or concurrency was asked for")
 
 

@@ -113,7 +113,7 @@ def latency(result: Result, width: int) -> Table:
     for name, metric in shown(result).items():
         factor, unit = scale_of(metric)
         if not metric.n:
-            table.add_row(name, "", "0", Text(f"{DASH} {metric.reason or ''}", style="dim"))
+            table.add_row(name, "", "0", *[Text(DASH, style="dim")] * (1 + len(COLUMNS)))
             continue
         cells = [percentile(metric.percentiles.get(label), factor) for label in COLUMNS]
         mean = DASH if metric.mean is None else number(metric.mean * factor)
@@ -132,6 +132,8 @@ def definitions(result: Result) -> Iterator[RenderableType]:
     for name, metric in rows.items():
         left_out = ", ".join(f"{count} {reason}" for reason, count in metric.excluded.items() if metric.n)
         lines.append(f"\n{name:<{long}}  {metric.definition}" + (f"  (left out: {left_out})" if left_out else ""))
+        if not metric.n:
+            lines.append(f"  undefined: {metric.reason}", style="yellow")
     flagged = any(
         percent.flag == "few_samples" and label in COLUMNS
         for metric in rows.values()

@@ -36,6 +36,12 @@ def test_guidellm_has_the_first_token_in_its_time_per_output_token_and_weighs_by
     assert values["inter_token_latency_ms.mean"] == pytest.approx((100 + 1000) / 101)
 
 
+def test_guidellm_takes_the_first_value_that_reaches_the_level_where_others_interpolate() -> None:
+    rows = [row([100.0 * k], request_id=str(k)) for k in range(1, 5)]
+    assert printed("guidellm", *rows)["time_to_first_token_ms.p50"] == pytest.approx(200)
+    assert printed("vllm", *rows)["p50_ttft_ms"] == pytest.approx(250)
+
+
 def test_vllm_stamps_an_empty_content_chunk_and_misses_reasoning_content() -> None:
     empty = row([370, 590], first_silent_chunk_ns=90 * MS, last_silent_chunk_ns=90 * MS, silent_chunks=1)
     assert printed("vllm", empty)["mean_ttft_ms"] == pytest.approx(90)
