@@ -1,0 +1,212 @@
+"""How many tokens an answer holds: who says so, never a guess."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phasemeter.metrics.tokens import bundled_first, count_tokens
+from phasemeter.wire.exchange import Asked, Exchange
+from tests.wire.streams import DONE, chunk, event, finished, read, usage
+
+
+class Words:
+    """A toy tokenizer: a token is a run of letters, or one other character."""
+
+    name = "words"
+
+    def count(self, text: str) -> int:
+        spaced = "".join(c if c.isalpha() else f" {c} " for c in text)
+        return len(spaced.split()) + text.count(" ")
+
+
+def told(*counts: int, **more: Any) -> Exchange:
+    """A stream of one chunk every 10 ms with usage on each."""
+    events = [((n + 1) * 10.0, event(chunk("x", usage=usage(count)))) for n, count in enumerate(counts)]
+    return read([*events, ((len(counts) + 1) * 10.0, finished(counts[-1]))], asked=Asked(**more))
+
+
+def logprobs(*sizes: int) -> list[tuple[float, bytes]]:
+    entry = {"token": "t", "logprob": -0.1}
+    made = []
+    for number, size in enumerate(sizes):
+        choice = {"index": 0, "delta": {"content": "y" * size}, "logprobs": {"content": [entry] * size}}
+        made.append((10.0 * (number + 1), event({"choices": [choice]})))
+    return made
+
+
+def test_usage_of_the_server_comes_first() -> None:
+    counts = count_tokens(read([*logprobs(2, 1), (40, finished(9))]), Words())
+    assert (counts.output_tokens, counts.source, counts.local) == (9, "usage", 1)
+
+
+def test_without_usage_logprobs_count_and_say_how_many_came_in_each_chunk() -> None:
+    counts = count_tokens(read([*logprobs(2, 1, 2), (40, event(chunk(finish="stop")) + DONE)]))
+    assert (counts.output_tokens, counts.source, counts.per_event) == (5, "logprobs", ((2, 1, 2),))
+    assert counts.warnings == frozenset()
+
+
+def test_tokens_of_chunks_without_text_are_counted_and_belong_to_the_next_chunk() -> None:
+    silent = event({"choices": [{"index": 0, "delta": {"content": ""}, "logprobs": {"content": [{}]}}]})
+    first, second = logprobs(1, 1)
+    counts = count_tokens(read([first, (15, silent), second, (40, event(chunk(finish="stop")) + DONE)]))
+    assert (counts.output_tokens, counts.per_event) == (3, ((1, 2),))
+
+
+def test_token_ids_count_like_logprobs() -> None:
+    body = {"choices": [{"index": 0, "text": "ab", "token_ids": [5, 6, 7], "finish_reason": "length"}]}
+    counts = count_tokens(read([(1, event(body) + DONE)], asked=Asked(api="openai.completions")))
+    assert (counts.output_tokens, counts.source) == (3, "logprobs")
+
+
+def test_else_the_whole_text_is_counted_once_whatever_the_cut() -> None:
+    whole, cut = ["Greetings all"], ["Gree", "tings", " a", "ll"]
+    for texts in (whole, cut):
+        found = read(
+            [*((float(n), event(chunk(text))) for n, text in enumerate(texts)), (9, event(chunk(finish="stop")) + DONE)]
+        )
+        counts = count_tokens(found, Words())
+        assert (counts.output_tokens, counts.source, counts.local) == (3, "tokenizer_full_text", 3)
+
+
+@given(st.lists(st.text(max_size=6), max_size=6))
+def test_a_local_count_does_not_depend_on_the_chunks(texts: list[str]) -> None:
+    end = (9.0, event(chunk(finish="stop")) + DONE)
+    one = read([(1, event(chunk("".join(texts)))), end])
+    many = read([*((float(n), event(chunk(text))) for n, text in enumerate(texts)), end])
+    assert count_tokens(one, Words()).local == count_tokens(many, Words()).local
+
+
+def test_with_nothing_to_count_by_the_count_is_absent_never_the_maximum_or_the_chunks() -> None:
+    counts = count_tokens(
+        read([(1, event(chunk("a"))), (2, event(chunk(finish="stop")) + DONE)], asked=Asked(max_tokens=512))
+    )
+    assert (counts.output_tokens, counts.source, counts.per_event) == (None, None, (None,))
+
+
+def test_a_failed_request_is_credited_with_nothing_it_did_not_count() -> None:
+    found = read([(1, event({"error": "x"}) + DONE)], asked=Asked(max_tokens=256))
+    assert count_tokens(found).output_tokens is None
+
+
+def test_usage_on_each_chunk_gives_tokens_per_chunk_and_a_bundled_first_chunk_is_flagged() -> None:
+    counts = count_tokens(told(8, 9, 10))
+    assert (counts.per_event, counts.warnings) == (((8, 1, 1),), {"first_chunk_bundled"})
+    assert count_tokens(told(1, 2, 5)).warnings == frozenset()
+
+
+def test_tokens_that_came_in_empty_chunks_before_are_not_the_first_chunks() -> None:
+    early = [(n + 1.0, event(chunk("", usage=usage(n + 1)))) for n in range(2)]
+    found = read(
+        [*early, (5, event(chunk("a", usage=usage(3)))), (6, event(chunk("b", usage=usage(4)))), (7, finished(4))]
+    )
+    counts = count_tokens(found)
+    assert (counts.per_event, counts.output_tokens) == (((1, 1),), 4)
+
+
+def test_usage_over_the_maximum_asked_for_is_impossible_and_its_steps_are_the_count() -> None:
+    counts = count_tokens(told(1, 3, 6, 10, 15, max_tokens=5))
+    assert (counts.server, counts.output_tokens, counts.trusted) == (15, 5, 5)
+    assert counts.source != "usage" and counts.per_event == ((1, 1, 1, 1, 1),)
+    assert counts.warnings == {"usage_exceeds_max_tokens"}
+
+
+def test_a_sum_of_running_counts_is_noticed_without_a_maximum_too() -> None:
+    assert count_tokens(told(1, 3, 6, 10)).warnings == {"usage_cumulative_sum"}
+    assert count_tokens(told(1, 2, 3, 4)).warnings == frozenset()
+    assert count_tokens(told(2, 4, 6, 8)).warnings == frozenset()
+
+
+def test_impossible_usage_gives_way_to_a_local_count_and_stays_shown() -> None:
+    found = read([(1, event(chunk("a b"))), (2, event(chunk(" c"))), (3, finished(99))], asked=Asked(max_tokens=8))
+    counts = count_tokens(found, Words())
+    assert (counts.output_tokens, counts.source, counts.server) == (5, "tokenizer_full_text", 99)
+    alone = count_tokens(found)
+    assert (alone.output_tokens, alone.source, alone.warnings) == (99, "usage", {"usage_exceeds_max_tokens"})
+
+
+def test_n_choices_may_use_n_times_the_maximum() -> None:
+    events = [(0.5, event(chunk("a"))), (1.0, event(chunk("b", index=1)))]
+    end = event(chunk(finish="length")) + event(chunk(index=1, finish="length"))
+    end += event({"choices": [], "usage": usage(10)}) + DONE
+    assert count_tokens(read([*events, (2, end)], asked=Asked(n=2, max_tokens=5))).warnings == frozenset()
+
+
+def test_reasoning_counted_but_not_streamed_is_hidden_and_the_rest_is_visible() -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 100}}
+    counts = count_tokens(read([(n * 1.0, event(chunk("a"))) for n in (50, 52, 54)] + [(55, finished(103, **details))]))
+    assert (counts.output_tokens, counts.hidden_reasoning, counts.visible) == (103, True, 3)
+    assert counts.warnings == {"hidden_reasoning"}
+
+
+def test_reasoning_that_was_streamed_is_not_hidden_under_whichever_name() -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 2}}
+    for delta in ({"reasoning": "a"}, {"reasoning_content": "a"}, {"content": "<think>"}):
+        events = [(n * 1.0, event(chunk(delta=delta))) for n in (1, 2)]
+        counts = count_tokens(read([*events, (3, event(chunk("x"))), (4, finished(3, **details))]))
+        assert not counts.hidden_reasoning and counts.warnings == frozenset()
+
+
+def test_a_whole_answer_in_one_read_is_not_incremental_unless_it_is_one_token() -> None:
+    assert count_tokens(read([(9, event(chunk("long answer")) + finished(200))])).warnings == {"stream_not_incremental"}
+    assert count_tokens(read([(9, event(chunk("a")) + finished(1))])).warnings == frozenset()
+    whole = json.dumps(
+        {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": usage(9)}
+    ).encode()
+    assert count_tokens(read([(9, whole)], asked=Asked(stream=False))).warnings == frozenset()
+
+
+def choices(*counts: int) -> list[tuple[float, bytes]]:
+    return [(1.0 + n, event(chunk("x", index=i))) for i, count in enumerate(counts) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("events", "total", "per_choice"),
+    [((3, 3), 6, (3, 3)), ((3, 3), 12, (6, 6)), ((3, 1), 4, (3, 1)), ((3, 1), 8, (None, None))],
+)
+def test_a_total_is_shared_among_choices_only_as_the_events_show(
+    events: tuple[int, int], total: int, per_choice: tuple[int | None, int | None]
+) -> None:
+    end = (
+        event(chunk(finish="stop"))
+        + event(chunk(index=1, finish="stop"))
+        + event({"choices": [], "usage": usage(total)})
+        + DONE
+    )
+    counts = count_tokens(read([*sorted(choices(*events)), (9, end)], asked=Asked(n=2)))
+    assert (counts.output_tokens, counts.per_choice) == (total, per_choice)
+
+
+def test_usage_of_one_choice_for_several_is_noticed_and_multiplied() -> None:
+    end = (
+        event(chunk(finish="stop"))
+        + event(chunk(index=1, finish="stop"))
+        + event({"choices": [], "usage": usage(3)})
+        + DONE
+    )
+    counts = count_tokens(read([*sorted(choices(3, 3)), (9, end)], asked=Asked(n=2)))
+    assert (counts.output_tokens, counts.per_choice, counts.warnings) == (6, (3, 3), {"usage_counts_one_choice"})
+
+
+def test_usage_on_each_choices_own_chunk_is_summed() -> None:
+    end = event(chunk(finish="stop", usage=usage(2))) + event(chunk(index=1, finish="stop", usage=usage(5))) + DONE
+    counts = count_tokens(read([*sorted(choices(2, 3)), (9, end)], asked=Asked(n=2)))
+    assert (counts.output_tokens, counts.per_choice) == (7, (2, 5))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8))
+def test_tokens_per_chunk_add_up_to_the_usage(sizes: list[int]) -> None:
+    running = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    counts = count_tokens(told(*running))
+    if not counts.warnings & {"usage_cumulative_sum"}:
+        assert counts.per_event == (tuple(sizes),) and counts.output_tokens == sum(sizes)
+    assert ("first_chunk_bundled" in counts.warnings) == (bundled_first(counts.per_event[0]))
+
+
+def test_counts_that_fall_say_nothing_about_chunks() -> None:
+    assert count_tokens(told(5, 3, 6)).per_event == (None,)
+    assert count_tokens(told(1, 1, 1)).per_event == (None,)
