@@ -26,10 +26,13 @@ VERBS: dict[str, tuple[str, str]] = {
         "Read a run: latencies, throughput, validity, under any tool's definitions",
     ),
     "define": ("phasemeter.cli.define:define", "Say what a metric means to each tool, side by side"),
+    "evidence": ("phasemeter.cli.evidence:evidence", "Read server evidence: metrics pages, spans, response timings"),
+    "trace": ("phasemeter.cli.trace:trace", "Look at a request trace: arrivals, lengths, faults by line"),
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
     "contract": ("phasemeter.cli.contract:contract", "Write a starter contract, explain one, print its schema"),
     "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),
     "import": ("phasemeter.cli.import_:import_", "Bring in another tool's result file"),
+    "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
 }
 
 

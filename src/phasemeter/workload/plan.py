@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count as from_zero
+from itertools import repeat
 
 import msgspec
 
@@ -128,8 +129,8 @@ def parse_prefix(text: str | None) -> tuple[int, int]:
     return int(groups), int(tokens)
 
 
-def check(spec: WorkloadSpec) -> None:
-    """Refuse what can't be a workload, before anything is sent. Raises UserError."""
+def check(spec: WorkloadSpec, *, bounded: bool = False) -> None:
+    """Refuse what can't be a workload, before anything is sent (`bounded`: rows of a file end it). Raises UserError."""
     if spec.concurrency is not None and spec.concurrency < 1:
         raise UserError(
             f'concurrency {spec.concurrency}: has to be 1 or more ("unlimited" is the spelling of no limit)'
@@ -141,7 +142,8 @@ def check(spec: WorkloadSpec) -> None:
     if spec.duration_s is not None and not spec.duration_s > 0:
         raise UserError(f"duration {spec.duration_s:g} s: has to be longer than 0")
     if (
-        spec.requests is None
+        not bounded
+        and spec.requests is None
         and spec.arrivals.kind != "trace"
         and (spec.duration_s is None or spec.arrivals.kind == "inf")
     ):
@@ -152,14 +154,14 @@ def check(spec: WorkloadSpec) -> None:
         raise UserError(f"prefix share {spec.prefix_share:g}: has to be between 0 and 1")
 
 
-def plan(spec: WorkloadSpec, rows: Iterable[TraceRow] = ()) -> Iterator[PlannedRequest]:
+def plan(spec: WorkloadSpec, rows: Iterable[TraceRow] | None = None) -> Iterator[PlannedRequest]:
     """Warm-up, then the measured phase, lazily.
 
     Warm-up requests by count have no due instant (each is due when one of the slots is free); warm-up by time is the
     head of the same arrivals.
     Raises UserError as `check` does, when first asked for a request.
     """
-    check(spec)
+    check(spec, bounded=rows is not None)
     yield from plan_warmup(spec)
     yield from plan_measured(spec, rows)
 
@@ -171,18 +173,22 @@ def plan_warmup(spec: WorkloadSpec) -> Iterator[PlannedRequest]:
         yield _request(spec, index, "warmup", TraceRow(), None, slot=index % slots)
 
 
-def plan_measured(spec: WorkloadSpec, rows: Iterable[TraceRow] = ()) -> Iterator[PlannedRequest]:
+def plan_measured(spec: WorkloadSpec, rows: Iterable[TraceRow] | None = None) -> Iterator[PlannedRequest]:
     """The measured phase (and a warm-up by time, marked as such). Its draws don't depend on how many warm-up requests there are.
+
+    `rows` under another pattern than `trace` (a file without stamps) give lengths in file order, each row once, and end the phase.
 
     A closed loop by duration has no end of its own: whoever sends stops asking.
     """
     if spec.arrivals.kind == "trace":
-        yield from _replay(spec, rows)
+        yield from _replay(spec, rows or ())
     elif spec.turns > 1:
         yield from _conversations(spec)
     elif spec.arrivals.kind == "closed":
-        for index in range(spec.requests) if spec.requests is not None else from_zero():
-            yield _request(spec, index, "measured", TraceRow(), None)
+        for index, row in zip(from_zero(), rows if rows is not None else repeat(TraceRow()), strict=False):
+            if spec.requests is not None and index >= spec.requests:
+                return
+            yield _request(spec, index, "measured", row, None)
     else:
         yield from _scheduled(spec, rows)
 
@@ -196,17 +202,17 @@ def _due_ns(spec: WorkloadSpec) -> Iterator[int]:
     return arrival.offsets_ns(spec.arrivals, spec.seed, span)
 
 
-def _scheduled(spec: WorkloadSpec, rows: Iterable[TraceRow]) -> Iterator[PlannedRequest]:
+def _scheduled(spec: WorkloadSpec, rows: Iterable[TraceRow] | None) -> Iterator[PlannedRequest]:
     warm_ns = round((spec.warmup_s or 0.0) * 1e9)
     end_ns = None if spec.duration_s is None else warm_ns + round(spec.duration_s * 1e9)
     measured = 0
-    given = iter(rows)
-    for index, due_ns in enumerate(_due_ns(spec)):
+    given = iter(rows) if rows is not None else repeat(TraceRow())
+    for index, (due_ns, row) in enumerate(zip(_due_ns(spec), given, strict=False)):
         if (end_ns is not None and due_ns >= end_ns) or (spec.requests is not None and measured >= spec.requests):
             return
         phase: Phase = "warmup" if due_ns < warm_ns else "measured"
         measured += phase == "measured"
-        yield _request(spec, index, phase, next(given, TraceRow()), due_ns)
+        yield _request(spec, index, phase, row, due_ns)
 
 
 def _replay(spec: WorkloadSpec, rows: Iterable[TraceRow]) -> Iterator[PlannedRequest]:
