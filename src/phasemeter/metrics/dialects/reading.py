@@ -21,6 +21,7 @@ from phasemeter.records.result import Metric, Percentile
 from phasemeter.stats.quantiles import sorted_quantiles
 
 Floats = NDArray[np.float64]
+COMMON = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # in every record of a row, whatever the tool calls them
 SCALE = {"ms": 1e3, "s": 1.0, "tokens/s": 1.0}
 
 # which requests' first and last instants a tool's duration spans: (start boundary, end boundary, counted ones only)
@@ -117,7 +118,7 @@ class Reading:
         excluded = dict(self._excluded[own.key])
         values = np.array(self._values[own.key], dtype=np.float64) * SCALE[own.unit]
         line = own.definition.line() if own.definition.kind == "request" else own.definition.words
-        labels = dict(self.dialect.percentiles) | {"p50": 0.5}
+        labels = dict(self.dialect.percentiles) | COMMON
         if not len(values):
             reason = self._excluded[own.key].most_common(1)[0][0] if excluded else "no_successful_requests"
             none = {label: Percentile(value=None) for label in labels}
