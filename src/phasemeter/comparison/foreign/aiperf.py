@@ -43,11 +43,19 @@ def _summary(document: dict[str, Any]) -> Imported:
                 metrics[row.key] = metric
     completed = model.look(document, "request_count.avg") or 0
     failed = sum(int(error.get("count", 0)) for error in document.get("error_summary") or [] if isinstance(error, dict))
-    result = model.result_of(
-        dialect, metrics, _manifest(dialect, document), model.outcomes_of(completed, failed),
-        model.throughput_of(dialect, document),
+    result = model.result_of(metrics, _manifest(dialect, document), model.outcomes_of(completed, failed),
+        model.throughput_of(dialect, document), _counting(document),
     )  # fmt: skip
     return Imported(tool="aiperf", result=result, numbers=_numbers(document, dialect))
+
+
+def _counting(document: dict[str, Any]) -> model.Counting:
+    """Its local count is as good as the server's where the file holds both and they agree."""
+    local = model.look(document, "output_sequence_length.sum")
+    usage = model.look(document, "usage_completion_tokens.sum")
+    first, visible = (model.look(document, f"time_to_first_{kind}token.sum") for kind in ("", "output_"))
+    reasoned = bool(model.look(document, "reasoning_token_count.sum")) or (visible is not None and visible != first)
+    return model.Counting(tokens=model.USAGE if local is not None and local == usage else None, reasoned=reasoned)
 
 
 def _time_unit(block: dict[str, Any], row: Row) -> str:
@@ -121,7 +129,7 @@ def _records(records: list[dict[str, Any]]) -> Imported:
     metrics = {key: model.recomputed(dialect, key, units[key], got) for key, got in values.items() if got}
     manifest = model.manifest_of(dialect, "AIPerf, its records")
     result = model.result_of(
-        dialect, metrics, manifest, model.outcomes_of(ok, failed, cancelled), model.throughput_of(dialect, {})
+        metrics, manifest, model.outcomes_of(ok, failed, cancelled), model.throughput_of(dialect, {})
     )
     one_each = {key: got for key, got in values.items() if len(got) == ok}
     return Imported(tool="aiperf", result=result, numbers=numbers, values=one_each)

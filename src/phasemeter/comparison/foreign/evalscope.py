@@ -50,7 +50,6 @@ def read(document: Any) -> Imported:
         )  # fmt: skip
         outcomes = model.outcomes_of(document.get("Success Requests", 0), document.get("Failed Requests", 0))
     result = model.result_of(
-        dialect,
         model.from_printed(dialect, table, outcomes.ok),
         manifest,
         outcomes,
@@ -65,8 +64,7 @@ def _beside(document: dict[str, Any]) -> Imported:
     fields = {"model": document.get("model"), "concurrency": document.get("parallel"), "requests": document.get("number"),
               "rate_per_s": model.rate_of(document.get("rate")), "duration_s": document.get("wall_time_s")}  # fmt: skip
     rates = {row["metric"]: row["overall"] for row in document.get("rows", ()) if "metric" in row}
-    result = model.result_of(
-        dialect, {}, model.manifest_of(dialect, None, **fields), model.outcomes_of(document.get("n_samples", 0), 0),
+    result = model.result_of({}, model.manifest_of(dialect, None, **fields), model.outcomes_of(document.get("n_samples", 0), 0),
         {"as_printed": rates},
     )  # fmt: skip
     numbers = {}

@@ -48,9 +48,7 @@ def _summary(document: dict[str, Any]) -> Imported:
         rules = ((rf"^{key}\.count$", "values", ""), (rf"^{key}\.", str(unit), f"statistic of {key}"))
         numbers |= model.numbers_of({key: block}, rules, dialect.id)
     count = model.look(document, "request_count.avg") or 0
-    result = model.result_of(
-        dialect, metrics, manifest, model.outcomes_of(count, 0), model.throughput_of(dialect, document)
-    )
+    result = model.result_of(metrics, manifest, model.outcomes_of(count, 0), model.throughput_of(dialect, document))
     return Imported(tool="genai-perf", result=result, numbers=numbers)
 
 
@@ -64,8 +62,7 @@ def _profile(document: dict[str, Any]) -> Imported:
     }
     metrics = {key: model.recomputed(dialect, key, "s", got) for key, got in values.items() if got}
     manifest = model.manifest_of(dialect, "perf_analyzer", api=document.get("endpoint"), requests=len(requests))
-    result = model.result_of(
-        dialect, metrics, manifest, model.outcomes_of(len(answered), len(requests) - len(answered)),
+    result = model.result_of(metrics, manifest, model.outcomes_of(len(answered), len(requests) - len(answered)),
         model.throughput_of(dialect, {}),
     )  # fmt: skip
     return Imported(

@@ -68,7 +68,7 @@ def _one(benchmark: dict[str, Any], head: dict[str, Any], version: str | None) -
     )  # fmt: skip
     rates = model.throughput_of(dialect, table | {"duration": benchmark.get("duration")})
     outcomes = model.outcomes_of(totals.get("successful", 0), totals.get("errored", 0), totals.get("incomplete", 0))
-    result = model.result_of(dialect, model.from_printed(dialect, table, outcomes.ok), manifest, outcomes, rates)
+    result = model.result_of(model.from_printed(dialect, table, outcomes.ok), manifest, outcomes, rates)
     numbers = model.numbers_of(benchmark, _RULES, dialect.id) | model.numbers_of(head, _RULES, dialect.id, "report:")
     return Imported(tool="guidellm", result=result, numbers=numbers)
 

@@ -46,9 +46,9 @@ def _summary(document: dict[str, Any]) -> Imported:
         dialect, None, rate_per_s=model.rate_of(load.get("requested_rate")), requests=load.get("count"),
         concurrency=load.get("concurrency"), duration_s=document.get("benchmark_time_seconds"),
     )  # fmt: skip
-    result = model.result_of(
-        dialect, model.from_printed(dialect, good, ok), manifest,
+    result = model.result_of(model.from_printed(dialect, good, ok), manifest,
         model.outcomes_of(ok, bad.get("count") or 0), model.throughput_of(dialect, good),
+        model.Counting(tokens=model.USAGE if good.get("token_count_mismatches") == 0 else None),
     )  # fmt: skip
     return Imported(tool="inference-perf", result=result, numbers=model.numbers_of(document, _RULES, dialect.id))
 
@@ -58,8 +58,7 @@ def _requests(document: list[dict[str, Any]]) -> Imported:
     latencies = [r["end_time"] - r["start_time"] for r in document if not r.get("error")]
     metrics = {"request_latency": model.recomputed(dialect, "request_latency", "s", latencies)} if latencies else {}
     manifest = model.manifest_of(dialect, None, requests=len(document))
-    result = model.result_of(
-        dialect, metrics, manifest, model.outcomes_of(len(latencies), len(document) - len(latencies)),
+    result = model.result_of(metrics, manifest, model.outcomes_of(len(latencies), len(document) - len(latencies)),
         model.throughput_of(dialect, {}),
     )  # fmt: skip
     return Imported(tool="inference-perf", result=result, numbers=model.numbers_of(document, _RULES, dialect.id),

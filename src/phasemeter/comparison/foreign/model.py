@@ -175,15 +175,39 @@ def throughput_of(dialect: Dialect, table: Any) -> dict[str, Any]:
     }
 
 
+USAGE = "server usage"
+LOCAL = "a local tokenizer"
+
+
+class Counting(msgspec.Struct, frozen=True, kw_only=True):
+    """Which token count divides, as far as a file shows it, and whether its model reasoned first (None: not shown)."""
+
+    tokens: str | None = None  # None: as the dialect's default says
+    reasoned: bool | None = None
+
+
+def token_source(dialect: Dialect) -> str:
+    """A dialect's default count: the server's usage where that comes first."""
+    return USAGE if dialect.tokens.startswith("server usage") else LOCAL
+
+
 def result_of(
-    dialect: Dialect, metrics: dict[str, Metric], manifest: Manifest, outcomes: Outcomes, rates: dict[str, Any]
+    metrics: dict[str, Metric],
+    manifest: Manifest,
+    outcomes: Outcomes,
+    rates: dict[str, Any],
+    counting: Counting | None = None,
 ) -> Result:
     """A result that says what it is: imported, under the tool's own definitions, its soundness not known."""
+    dialect = dialect_named(manifest.definitions.partition("@")[0])
     check = ValidityCheck(
         id="imported", verdict="unknown", evidence=f"{dialect.title} doesn't record what our checks need",
         remedy="measure with `phasemeter bench` to have its soundness checked",
     )  # fmt: skip
     run = msgspec.to_builtins(manifest)
+    counting = counting or Counting()
+    run["token_source"] = counting.tokens or token_source(dialect)
+    run["reasoned"] = counting.reasoned
     run["dialect"] = {"tokens": dialect.tokens, "first_token": dialect.first_token, "counted": dialect.counted,
                       "goodput": dialect.goodput, "distortions": list(dialect.distortions)}  # fmt: skip
     return Result(
@@ -196,10 +220,22 @@ def result_of(
     )
 
 
+# how tools write the interface that they spoke: our name for it
+APIS = {
+    "chat": "openai.chat", "openai-chat": "openai.chat", "sglang-oai-chat": "openai.chat", "vllm-chat": "openai.chat",
+    "/v1/chat/completions": "openai.chat", "v1/chat/completions": "openai.chat", "openai": "openai.completions",
+    "completions": "openai.completions", "vllm": "openai.completions", "sglang-oai": "openai.completions",
+    "/v1/completions": "openai.completions", "v1/completions": "openai.completions", "responses": "openai.responses",
+    "openai-responses": "openai.responses", "/v1/responses": "openai.responses",
+}  # fmt: skip
+
+
 def manifest_of(dialect: Dialect, tool_version: str | None, **fields: Any) -> Manifest:
     """A manifest of what the file records; all else stays unrecorded."""
     version = "" if tool_version is None else f" (written by {tool_version})"
     known = {name: finite(value) for name, value in fields.items() if value is not None}
+    if "api" in known:
+        known["api"] = APIS.get(known["api"], known["api"])
     sources = dict.fromkeys(known, f"{dialect.title} result file")
     return Manifest(
         kind="imported", definitions=dialect.id, sources=sources, notes=(f"{dialect.title}{version}",), **known

@@ -44,8 +44,7 @@ def read(document: dict[str, Any]) -> Imported:
         rate_per_s=model.rate_of(document.get("request_rate")), concurrency=document.get("max_concurrency"),
         duration_s=document.get("duration"),
     )  # fmt: skip
-    result = model.result_of(
-        dialect, model.from_printed(dialect, document, completed), manifest,
+    result = model.result_of(model.from_printed(dialect, document, completed), manifest,
         model.outcomes_of(completed, failed), model.throughput_of(dialect, document),
     )  # fmt: skip
     return Imported(tool="vllm", result=result, numbers=model.numbers_of(document, _RULES, dialect.id),
