@@ -12,7 +12,6 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Callable
 
 from phasemeter.io import load_options as counters
 from phasemeter.io.addresses import error_text
@@ -46,7 +45,6 @@ class Sender:
         self.writer: CaptureWriter
         self.due: Due
         self.stopped: str | None = None
-        self.ends: Callable[[], str | None] = lambda: None
         self._control = control
         self._prefix = head(route.target)
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -81,12 +79,14 @@ class Sender:
             for exchange in due.take(now, self.in_flight):
                 self._start(exchange)
             if due.exhausted and not self.active and not self.waiting:
+                self._show()
                 return due.reason or "done"
             self._events(self._wait(due.next_ns(self.in_flight)))
             if writer.flush_if_due(monotonic_ns(), self._pending_bytes):
                 self.shown[counters.BYTES] += self._pending_bytes
                 self._pending_bytes = 0
         self._cancel_all(self.stopped)
+        self._show()
         return self.stopped
 
     @property
@@ -136,6 +136,7 @@ class Sender:
             self._send(conn, exchange)
         elif self.waiting:
             self._send(conn, self.waiting.popleft())
+            self.pool.ensure(len(self.waiting))
         else:
             self.pool.keep(conn, monotonic_ns())
 
@@ -311,16 +312,23 @@ class Sender:
         reserve = 0 if self.due.exhausted else self._warm_share()
         self.pool.look_after(now, reserve, ns(limits.connect_s))
         self._expire(now)
+        self._show()
+        if self.shown[counters.STOP]:
+            self.stopped = "stopped"
+        self._drain(now)
+
+    def _show(self) -> None:
+        """Bring the shared counters up to date. The observer lag is that of the read written down last."""
         shown = self.shown
+        if self.writer.reads and (kernel_ns := self.writer.reads[-1][1]) is not None:
+            lag = self.writer.reads[-1][0] - kernel_ns + time.time_ns() - monotonic_ns()
+            shown[counters.LAG] = lag
+            shown[counters.LAG_MAX] = max(lag, shown[counters.LAG_MAX])
         shown[counters.IN_FLIGHT] = len(self.active)
         shown[counters.WAITING] = len(self.waiting) + len(self.due.ready)
         shown[counters.CONNS] = len(self.pool.by_fd)
         shown[counters.ROWS] = self.due.rows_taken
         shown[counters.BODIES] = self.due.bodies_taken_bytes
-        if shown[counters.STOP]:
-            self.stopped = "stopped"
-        self.stopped = self.ends() or self.stopped
-        self._drain(now)
 
     def _warm_share(self) -> int:
         return max(1, self.options.prewarm // self.options.processes)
