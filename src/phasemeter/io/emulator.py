@@ -32,6 +32,7 @@ from phasemeter.serving.sequence import Request
 clock = time.monotonic_ns
 LATE_STEP_NS = 1_000_000  # a step that starts later than this after its plan counts as late
 LATE_WRITE_NS = 10_000_000
+SPIN_NS = 250_000  # a sleep ends up to this late: the last stretch before a step is spent awake
 
 
 class Serving(Protocol):
@@ -133,8 +134,10 @@ class Emulator:
         due = self.engine.due_ns()
         if self.timers and (due is None or self.timers[0][0] < due):
             due = self.timers[0][0]
-        self.server.poll(due)
+        self.server.poll(None if due is None else due - SPIN_NS)
         now = clock()
+        while due is not None and due - SPIN_NS <= now < due:
+            now = clock()
         self._advance(now)
         while self.timers and self.timers[0][0] <= now:
             stream = heapq.heappop(self.timers)[2]
