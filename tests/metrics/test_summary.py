@@ -8,17 +8,21 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phasemeter.metrics import distribution
+from phasemeter.metrics.analyse import analyse_rows
 from phasemeter.metrics.definitions import GAPS, HOUSE, PER_REQUEST
+from phasemeter.metrics.dialects import DIALECTS
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.timeline import Timeline
 from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
-from phasemeter.records.request_row import RequestRow
+from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.records.result import Result
+from phasemeter.report import markdown
+from phasemeter.report.csv import events, requests
 from phasemeter.report.json import dumps
 from tests.metrics.rows import row
 
@@ -91,6 +95,43 @@ def test_scheduled_is_ok_and_failed_and_cancelled_and_unsent(
         if name != "jitter":
             assert result.metrics[name].n + sum(result.metrics[name].excluded.values()) == ok, name
     json.loads(dumps(result), parse_constant=pytest.fail)
+
+
+@st.composite
+def odd_rows(draw: st.DrawFn) -> RequestRow:
+    """Any row that a stream could make: several choices, some silent, tokens known or not, boundaries missing."""
+    choices = []
+    for index in range(draw(st.integers(0, 3))):
+        times = tuple(sorted(draw(st.lists(st.integers(0, 10**10), max_size=5))))
+        held = draw(st.none() | st.just(tuple(draw(st.integers(0, 3)) for _ in times)))
+        own = draw(st.none() | st.integers(0, 9))
+        choices.append(
+            ChoiceTimes(index=index, times_ns=times, reads=tuple(range(len(times))), tokens=held, output_tokens=own)
+        )
+    stamps = [at for choice in choices for at in choice.times_ns]
+    instant = st.none() | st.integers(0, 10**10)
+    return RequestRow(
+        request_id="r", outcome=draw(st.sampled_from(["ok", "failed", "cancelled"])), n=max(len(choices), 1),
+        stream=draw(st.booleans()), due_ns=draw(st.integers(0, 10**9)), send_start_ns=draw(instant), sent_ns=draw(instant),
+        connect_start_ns=draw(instant), dns_done_ns=draw(instant), tcp_connected_ns=draw(instant), connected_ns=draw(instant),
+        first_token_ns=min(stamps, default=draw(instant)), first_output_ns=draw(instant),
+        last_token_ns=max(stamps, default=draw(instant)), stream_end_ns=draw(instant), output_tokens=draw(st.none() | st.integers(0, 20)),
+        input_tokens=draw(st.none() | st.integers(0, 20)), reasoning_tokens=draw(st.none() | st.integers(0, 20)),
+        hidden_reasoning=draw(st.booleans()), choices=tuple(choices), observer_lag_ns=draw(instant), usage_ns=draw(instant),
+        warnings=draw(st.sampled_from([(), ("usage_exceeds_max_tokens",)])), output_tokens_source=draw(st.sampled_from([None, "usage"])),
+    )  # fmt: skip
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(odd_rows(), max_size=12), st.sampled_from([None, *DIALECTS]), st.sampled_from([None, 1, 3]))
+def test_whatever_a_stream_was_like_there_is_a_strict_document(
+    rows: list[RequestRow], tool: str | None, concurrency: int | None
+) -> None:
+    result = analyse_rows(rows, Manifest(concurrency=concurrency), tool=tool)
+    json.loads(dumps(result), parse_constant=pytest.fail)
+    markdown.text(result)
+    assert list(events(rows))
+    assert len(list(requests(rows, 0))) == len(rows) + 1
 
 
 @settings(deadline=None, max_examples=40)

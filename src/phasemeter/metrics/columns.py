@@ -10,6 +10,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
+from phasemeter.metrics.gaps import has_events
 from phasemeter.records.request_row import RequestRow
 
 Floats = NDArray[np.float64]
@@ -43,7 +44,7 @@ class Columns:
             column.append(ABSENT if value is None else value)
         self._outcome.append(OUTCOMES.index(row.outcome))
         self._phase.append(PHASES.index(row.phase))
-        self._eventless.append(not row.choices)
+        self._eventless.append(not has_events(row))
 
     def ints(self, name: str) -> Ints:
         """A column in store order; ABSENT where a row had none."""

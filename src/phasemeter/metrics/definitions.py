@@ -182,10 +182,12 @@ def _tpot(row: RequestRow) -> float:
         if row.first_token_ns is None or row.last_token_ns is None or row.output_tokens is None:
             raise Undefined("no_output")
         return tpot_s(row.first_token_ns, row.last_token_ns, row.output_tokens)
-    if not row.choices:
+    if not gaps.has_events(row):
         raise Undefined("no_events")
     values = []
     for choice in row.choices:
+        if not choice.times_ns:
+            raise Undefined("choice_without_output")
         tokens = sum(choice.tokens) if choice.output_tokens is None and choice.tokens else choice.output_tokens
         if tokens is None:
             raise Undefined("unknown_choice_tokens")

@@ -29,11 +29,16 @@ def choice_gaps(choice: ChoiceTimes) -> Gaps:
     return seconds(times[1:] - times[:-1])
 
 
+def has_events(row: RequestRow) -> bool:
+    """Whether any choice's output events are known (a foreign file may give only first and last)."""
+    return any(choice.times_ns for choice in row.choices)
+
+
 def no_gaps_reason(row: RequestRow) -> str | None:
     """Why this request has no gaps to look at, None where it has events."""
     if not row.stream:
         return "not_streamed"
-    if not row.choices:
+    if not has_events(row):
         return "no_output" if row.first_token_ns is None else "no_events"
     return None
 
