@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phasemeter.errors import UserError
 from phasemeter.metrics.definitions import HOUSE
 from phasemeter.metrics.dialects import DIALECTS
-from phasemeter.report import define
+from phasemeter.report import define, definitions_page
 from tests.metrics.rows import row
 
 
@@ -53,3 +55,10 @@ def test_a_run_shows_how_far_the_choice_moves_its_number() -> None:
 def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="ttft"):
         define.entries("tttf")
+
+
+def test_the_page_in_the_repository_is_what_the_rows_say() -> None:
+    page = Path(__file__).parents[2] / "docs" / "definitions.md"
+    assert page.read_text() == definitions_page.page(), (
+        "python -m phasemeter.report.definitions_page > docs/definitions.md"
+    )
