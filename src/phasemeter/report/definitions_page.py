@@ -5,6 +5,7 @@ Lives here: the page's layout. A test holds the page in the repository to what t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from phasemeter.metrics.definitions import HOUSE
@@ -74,4 +75,4 @@ def _dialect(dialect: Dialect) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    sys.stdout.write(page())
