@@ -1,0 +1,235 @@
+"""Files of server evidence, recognised by what is in them, as one document in our boundaries.
+
+Lives here: which reader a file goes to, and the document's shape. Must not live here: any engine's meaning (server/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phasemeter.errors import FileError
+from phasemeter.runs.evidence_document import RANK_RULE, Asked, engine_block, phases_of, wanted_value
+from phasemeter.server.exposition import MAX_PAGE_BYTES, Page, parse_page, unpacked
+from phasemeter.server.headers import timings_in_headers
+from phasemeter.server.otlp import decode, spans_of_json, timings_of
+from phasemeter.server.prometheus import read_pages
+from phasemeter.server.timings import Timings, found_in
+
+
+class Gathered(msgspec.Struct):
+    """What the files held, by kind."""
+
+    pages: list[Page] = msgspec.field(default_factory=list)
+    timings: list[Timings] = msgspec.field(default_factory=list)
+    unknown_spans: int = 0
+    files: list[dict[str, str]] = msgspec.field(default_factory=list)
+
+
+def document(paths: Sequence[Path], asked: Asked | None = None) -> dict[str, Any]:
+    """The evidence document of these files: `engines.<engine>.<quantity>`. Pages in order: before, after.
+
+    Raises FileError for a file that is none of the known kinds; the message says what it looks like.
+    """
+    asked = asked or Asked()
+    gathered = Gathered()
+    for path in paths:
+        _gather(path, gathered)
+    readings = read_pages(gathered.pages, asked.model)
+    if gathered.pages and not readings and not gathered.timings and not asked.want:
+        names = sorted({sample.name.split("_")[0] for page in gathered.pages for sample in page.samples})
+        raise FileError(f"{gathered.pages[0].name}: no engine I know on the page (metrics of: {', '.join(names[:8])})")
+    engines: dict[str, dict[str, Any]] = {name: engine_block(reading, asked) for name, reading in readings.items()}
+    for timing_engine, phases in phases_of(gathered.timings).items():
+        into = engines.setdefault(timing_engine, {})
+        for phase, block in phases.items():
+            present = into.get(phase)
+            if isinstance(present, dict) and present.get("status") in {"present", "implausible", "rejected", "empty"}:
+                present.setdefault("also", []).append(block)
+            else:
+                into[phase] = block
+    for timing in gathered.timings:
+        if timing.notes:
+            known = engines.setdefault(timing.engine, {}).setdefault("warnings", [])
+            known += [note for note in timing.notes if note not in known]
+    answer: dict[str, Any] = {"phasemeter": 1, "files": gathered.files, "rank_rule": RANK_RULE, "engines": engines}
+    if gathered.unknown_spans:
+        answer["unknown_spans"] = gathered.unknown_spans
+    if asked.want:
+        answer["wanted"] = {name: wanted_value(name, gathered.pages) for name in asked.want}
+    answer["warnings"] = [text for page in gathered.pages for text in (f"{page.name}: {w}" for w in page.warnings)]
+    return answer
+
+
+def _gather(path: Path, gathered: Gathered) -> None:
+    try:
+        size = path.stat().st_size
+        if size > MAX_PAGE_BYTES:
+            raise FileError(
+                f"{path}: {size / 1e6:.0f} MB, more than {MAX_PAGE_BYTES // 1_000_000} MB: split or filter it"
+            )
+        data = path.read_bytes()
+    except OSError as fault:
+        raise FileError(f"{path}: can't be read ({fault.strerror or fault})") from fault
+    name = str(path)
+    headers, body, start_s = _without_head(unpacked(data, name), name)
+    kind = _kind_of(body)
+    if headers:
+        gathered.timings += timings_in_headers(headers)
+    if kind == "json":
+        kind = _gather_json(body, name, gathered, headers)
+    elif kind == "otlp_protobuf":
+        _gather_spans(decode(body, name), gathered)
+    elif kind == "headers":
+        found = timings_in_headers(_header_lines(body))
+        if not found:
+            raise FileError(f"{name}: response headers without a timing that I know")
+        gathered.timings += found
+    elif kind == "event_stream":
+        documents = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+        _gather_bodies([doc for text in documents if (doc := _json(text)) is not None], name, gathered, headers)
+    else:
+        gathered.pages.append(parse_page(body, name, start_s=start_s))
+    gathered.files.append({"file": name, "kind": kind})
+
+
+def _kind_of(body: bytes) -> str:
+    start = body[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] in {b"{", b"["}:
+        return "json"
+    if start.startswith((b"data:", b"event:", b": ", b"id:")):
+        return "event_stream"
+    if body[:1] == b"\n" and b"\x00" not in body[:1] and any(byte < 9 or 13 < byte < 32 for byte in body[:200]):
+        return "otlp_protobuf"
+    lines = [line for line in body[:8192].splitlines() if line.strip()]
+    if lines and all(_looks_like_header(line) for line in lines):
+        return "headers"
+    return "metrics_page"
+
+
+def _looks_like_header(line: bytes) -> bool:
+    name, colon, rest = line.partition(b":")
+    return bool(colon and rest[:1] in {b" ", b"\t", b""} and name) and all(c in _TOKEN for c in name)
+
+
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def _header_lines(data: bytes) -> list[tuple[str, str]]:
+    pairs = (line.decode("latin-1").partition(":") for line in data.splitlines() if b":" in line)
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def _without_head(data: bytes, name: str) -> tuple[list[tuple[str, str]], bytes, float | None]:
+    """A saved HTTP response without its head and framing; the process's start, where a header tells it."""
+    if not data.startswith(b"HTTP/"):
+        return [], data, None
+    end = data.find(b"\r\n\r\n")
+    gap = 4
+    if end < 0:
+        end, gap = data.find(b"\n\n"), 2
+    if end < 0:
+        return _header_lines(data.split(b"\n", 1)[1] if b"\n" in data else b""), b"", None
+    head, body = data[:end], data[end + gap :]
+    status = head.split(b"\n", 1)[0].split()
+    headers = _header_lines(head.split(b"\n", 1)[1] if b"\n" in head else b"")
+    found = {key.lower(): value for key, value in headers}
+    if len(status) > 1 and status[1][:1] != b"2":
+        raise FileError(f"{name}: the server answered {status[1].decode('latin-1')}, so there is no evidence in it")
+    if "chunked" in found.get("transfer-encoding", "").lower():
+        body = _dechunked(body)
+    elif (length := found.get("content-length", "")).isdigit() and len(body) < int(length):
+        raise FileError(f"{name}: cut off: {len(body)} of {length} bytes of the body are here: fetch the page again")
+    start = found.get("process-start-time-unix", "")
+    return headers, unpacked(body, name), float(start) if start.replace(".", "", 1).isdigit() else None
+
+
+def _dechunked(body: bytes) -> bytes:
+    parts, at = [], 0
+    while (end := body.find(b"\n", at)) >= 0:
+        try:
+            size = int(body[at:end].split(b";")[0].strip() or b"0", 16)
+        except ValueError:
+            break
+        if size == 0 and body[at:end].strip():
+            break
+        parts.append(body[end + 1 : end + 1 + size])
+        at = end + 1 + size + (2 if body[end + 1 + size : end + 3 + size] == b"\r\n" else 1 if size else 0)
+    return b"".join(parts)
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def _gather_json(body: bytes, name: str, gathered: Gathered, headers: list[tuple[str, str]]) -> str:
+    whole = _json(body)
+    if whole is not None:
+        documents = whole if isinstance(whole, list) else [whole]
+    else:
+        documents = []
+        for number, line in enumerate(body.splitlines(), 1):
+            if line.strip():
+                parsed = _json(line)
+                if parsed is None:
+                    raise FileError(f"{name}:{number}: no JSON: a file that starts with {{ or [ has JSON throughout")
+                documents.append(parsed)
+    spans = [span for doc in documents if isinstance(doc, dict) for span in _spans_in(doc)]
+    if spans:
+        _gather_spans(spans, gathered)
+        return "otlp_json"
+    _gather_bodies(documents, name, gathered, headers)
+    return "timings"
+
+
+def _spans_in(doc: dict[str, Any]) -> list[Any]:
+    inner = doc.get("body", doc)
+    return list(spans_of_json(inner)) if isinstance(inner, dict) else []
+
+
+def _gather_spans(spans: Sequence[Any], gathered: Gathered) -> None:
+    for span in spans:
+        timing = timings_of(span)
+        if timing is None:
+            gathered.unknown_spans += 1
+        else:
+            gathered.timings.append(timing)
+
+
+def _gather_bodies(documents: Sequence[Any], name: str, gathered: Gathered, headers: list[tuple[str, str]]) -> None:
+    found = [timing for doc in documents for timing in _nested(doc, "", 0)]
+    if not found and not headers:
+        raise FileError(f"{name}: JSON without spans or timings that I know: expected OTLP, timing fields or headers")
+    gathered.timings += found
+
+
+_BARE = {"groq": "usage", "cerebras": "time_info", "time_info": "time_info", "usage": "usage", "metrics": "metrics"}
+
+
+def _nested(doc: Any, key: str, depth: int) -> list[Timings]:
+    """Timings anywhere down to a few levels: files of collected samples nest them under names of their own."""
+    if depth > 6:
+        return []
+    if isinstance(doc, list):
+        return [timing for item in doc[:100_000] for timing in _nested(item, key, depth + 1)]
+    if not isinstance(doc, dict):
+        return []
+    found = found_in(doc)
+    if not found:
+        for word, field in _BARE.items():
+            found = found or (found_in({field: doc}) if word in key.lower() else [])
+    if not found:
+        found = (
+            found or found_in({"timings": doc}) or found_in({"metrics": doc}) or found_in({"nvext": {"timing": doc}})
+        )
+    flat = {k: str(v) for k, v in doc.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
+    found += timings_in_headers(flat) if not found else []
+    if found:
+        return found
+    return [timing for name, value in doc.items() for timing in _nested(value, str(name), depth + 1)]
