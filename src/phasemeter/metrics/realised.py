@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from phasemeter.errors import Undefined
 from phasemeter.metrics.columns import Columns
+from phasemeter.metrics.document import error_rate
 from phasemeter.metrics.throughput import steps_of
 from phasemeter.metrics.timeline import Timeline
 from phasemeter.metrics.validity import Seen
@@ -106,12 +107,6 @@ class Counts:
             "requests_with_stalls": len(np.unique(whose)),
             "stalled_s": float(stalls.sum()),
         }
-
-
-def error_rate(outcomes: Outcomes) -> float | None:
-    """Failed over finished. Requests that the run's end cancelled are no errors; None where nothing finished."""
-    failed = sum(outcomes.failed.values())
-    return failed / (failed + outcomes.ok) if failed + outcomes.ok else None
 
 
 def load_of(manifest: Manifest, columns: Columns) -> Load:

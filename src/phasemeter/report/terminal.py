@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from phasemeter.metrics.document import error_rate
 from phasemeter.records.result import Metric, Result
-from phasemeter.report.json import error_rate
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
 
 NARROW = 96  # columns: below, intervals go
