@@ -138,7 +138,7 @@ def _changing(name: str, args: list[str]) -> Arrivals:
     if name == "ramp" and len(args) in {2, 3}:
         return Arrivals(
             kind="ramp",
-            ramp_from_per_s=_finite_rate(args[0]),
+            ramp_from_per_s=0.0 if args[0].strip() in {"0", "0/s"} else _finite_rate(args[0]),
             ramp_to_per_s=_finite_rate(args[1]),
             ramp_s=_stretch(args[2]) if len(args) == 3 else None,
             smooth=smooth,
@@ -268,14 +268,16 @@ def _instant_s(segments: list[tuple[float, float, float]], expected: float) -> f
     """When the expected number of arrivals reaches `expected`: inverts first·t + (last − first)·t²/(2·length) in each segment."""
     start = 0.0
     for first, last, length in segments:
+        if not first and not last:
+            return None  # nothing more is ever due
         arrivals = (first + last) / 2 * length
         if expected >= arrivals:
             expected, start = expected - arrivals, start + length
             continue
         slope = (last - first) / length
-        root = math.sqrt(first * first + 2 * slope * expected)
+        root = math.sqrt(max(0.0, first * first + 2 * slope * expected))
         return start + (2 * expected / (first + root) if expected else 0.0)
-    return None  # the last rate is 0: nothing more is ever due
+    return None
 
 
 def span_of_requests_s(arrivals: Arrivals, requests: int) -> float | None:

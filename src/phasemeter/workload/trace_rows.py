@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.errors import FileError
+from phasemeter.errors import FileError, InternalError
 from phasemeter.workload.trace_columns import Columns, find_columns
 from phasemeter.workload.trace_stamps import MISSING, UNITS_NS, StampError, StampReader
 
@@ -200,14 +200,46 @@ def _read_csv(lines: Iterable[str], name: str, chosen: Mapping[str, str], skippe
     used = {c for c in (rows.columns.time, rows.columns.send, rows.columns.input, rows.columns.output) if c}
     if used & set(doubled):
         raise FileError(f"{name}:{skipped + 1}: has two columns named `{doubled[0]}`: which one is meant?")
-    width = len(header)
-    for line, fields in records:
-        if len(fields) < width or any(field.strip() for field in fields[width:]):
+    plain_columns = (rows.columns.time, rows.columns.input, rows.columns.output)
+    quick = all(plain_columns) and not (rows.columns.send or rows.columns.hashes or rows.columns.session)
+    slowly = (
+        _take_quickly(rows, records, [header.index(c or "") for c in plain_columns], len(header), skipped)
+        if quick
+        else records
+    )
+    for line, fields in slowly:
+        if len(fields) < len(header) or any(field.strip() for field in fields[len(header) :]):
             rows.rows_read += 1
-            rows.errors.add(line + skipped, "fields", f"has {len(fields)} fields, the header has {width}")
+            rows.errors.add(line + skipped, "fields", f"has {len(fields)} fields, the header has {len(header)}")
             continue
         rows.take(line + skipped, dict(zip(header, fields, strict=False)))
     return rows
+
+
+def _take_quickly(
+    rows: RawRows, records: Iterator[tuple[int, list[str]]], places: list[int], width: int, skipped: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Takes the faultless rows of a plain file itself and hands on the others, to be judged in words: a third of the time of `take`."""
+    at, given, made = places
+    stamps, inputs, outputs, lines = rows.stamps, rows.inputs, rows.outputs, rows.lines
+    if stamps is None or inputs is None or outputs is None:
+        raise InternalError("the quick way is for files with stamps and both lengths")
+    read = rows.stamp_reader.read
+    for record in records:
+        line, fields = record
+        try:
+            stamp, asked, answered = read(fields[at]), int(fields[given]), int(fields[made])
+        except (ValueError, IndexError):  # a StampError is a ValueError
+            yield record
+            continue
+        if len(fields) != width or not (0 <= asked <= MAX_TOKENS and 0 <= answered <= MAX_TOKENS):
+            yield record
+            continue
+        rows.rows_read += 1
+        lines.append(line + skipped)
+        stamps.append(stamp)
+        inputs.append(asked)
+        outputs.append(answered)
 
 
 def _read_json(lines: Iterable[str], name: str, chosen: Mapping[str, str], skipped: int) -> RawRows:
