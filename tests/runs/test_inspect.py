@@ -10,6 +10,10 @@ import pytest
 
 from phasemeter.cli import main
 from phasemeter.errors import FileError
+from phasemeter.io.capture_file import CaptureWriter, Closed, Header, Started
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.schedule_file import ScheduleWriter
+from phasemeter.records.request import PlannedRequest
 from phasemeter.runs.inspect import inspect, json_document
 from tests.wire.streams import DONE, chunk, event, finished, usage
 
@@ -228,7 +232,7 @@ def test_a_missing_file_a_folder_and_a_missing_run_are_told_apart(tmp_path: Path
     for target, words in (
         (tmp_path / "none.json", "No such file"),
         (tmp_path, "#REQUEST"),
-        (f"{tmp_path}/none#3", "no run"),
+        (f"{tmp_path}/none#3", "not a run directory"),
     ):
         with pytest.raises(FileError, match=words):
             inspect(str(target))
@@ -264,3 +268,56 @@ def test_a_tokenizer_counts_where_the_server_does_not(tmp_path: Path, capsys: py
     assert (found["output_tokens"], found["output_tokens_source"]) == (2, "tokenizer_full_text")
     assert main.run(["inspect", str(file), "--tokenizer", str(file)]) == 2
     assert main.run(["inspect", str(file), "--tokenizer", str(tmp_path / "none")]) == 2
+
+
+def run_of_one(path: Path) -> Path:
+    """A run directory whose only request, number 3, was sent at 1 s and answered over 40 ms; stamps are the user's."""
+    second = 10**9
+    events = [*text((20, "h"), (40, "Secret")), (45, finished(2))]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    run = RunDirectory.create(path)
+    schedule = ScheduleWriter(run.capture, "shared")
+    schedule.add(PlannedRequest(request_id="req-3", index=3, output_tokens=9), b"{}")
+    schedule.finish()
+    schedule.close()
+    writer = CaptureWriter(run.capture / "worker-0.capture", Header(0, 1, second, "user", 1))
+    writer.starts.append(
+        Started(
+            0, "req-3", 0, False, second - 5, None, None, None, None, None, second, second + 9, True, False, 1, "x", 2
+        )
+    )
+    for t, raw in [(5.0, head), *events]:
+        writer.numbers.append(0)
+        writer.reads.append((second + round(t * 1e6), None, raw))
+    writer.closes.append(Closed(0, second + 50_000_000, "complete", None, None))
+    writer.close("done")
+    return path
+
+
+@pytest.mark.parametrize("name", ["req-3", "3"])
+def test_a_request_of_a_run_is_found_by_id_or_number_and_counts_from_its_send(tmp_path: Path, name: str) -> None:
+    run = run_of_one(tmp_path / "run")
+    found = json_document(inspect(f"{run}#{name}"))
+    assert (found["ttft_ms"], found["headers_ms"], found["tpot_ms"], found["stream_end_ms"]) == (20, 5, 20, 45)
+    assert (found["content"], found["outcome"], found["warnings"]) == ("hSecret", "ok", [])
+    with pytest.raises(FileError, match="no request `4`"):
+        inspect(f"{run}#4")
+
+
+def test_an_exported_request_of_a_run_reads_like_the_request(tmp_path: Path) -> None:
+    run = run_of_one(tmp_path / "run")
+    out = tmp_path / "out.json"
+    assert main.run(["export-exchange", f"{run}#3", "--output", str(out)]) == 0
+    assert "Secret" not in out.read_text(encoding="utf-8")
+    mine, theirs = json_document(inspect(f"{run}#3")), json_document(inspect(str(out)))
+    same = (
+        "outcome",
+        "ttft_ms",
+        "tpot_ms",
+        "output_chunk_times_ms",
+        "output_tokens",
+        "stream_end_ms",
+        "warnings",
+        "finish_reason",
+    )
+    assert {key: mine[key] for key in same} == {key: theirs[key] for key in same}

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.errors import FileError, Undefined, UserError
-from phasemeter.lazy import load
+from phasemeter.io.run_directory import RunDirectory
 from phasemeter.metrics.boundaries import row_and_exchange, row_of_exchange
 from phasemeter.metrics.definitions import GAPS, PER_REQUEST
 from phasemeter.metrics.receive_clock import ReceiveClock
@@ -24,6 +24,8 @@ from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.runs.exchange_file import read_file
 from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL
 from phasemeter.wire.exchange import Exchange, read_exchange
+
+WARMUP = "warmup"  # RUN/warmup: an open loop's warm-up has a capture of its own
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,16 +62,12 @@ def inspect(target: str, tokenizer: Tokenizer | None = None) -> Inspected:
 def request_of_run(target: str) -> tuple[PlannedRequest, Capture, ReceiveClock]:
     """The request that `RUN#REQUEST` names, by its id or its number in the plan. Raises FileError."""
     folder, _, name = target.rpartition("#")
-    if not Path(folder).is_dir():
-        raise FileError(f"{folder}: no run directory")
-    run = load("phasemeter.io.run_directory").RunDirectory(Path(folder))
-    planned = next((plan for plan in run.planned() if name in (plan.request_id, str(plan.index))), None)
-    if planned is None:
-        raise FileError(f"{folder}: no request `{name}` in its plan")
-    capture = next((found for found in run.captures() if found.request_id == planned.request_id), None)
-    if capture is None:
-        raise FileError(f"{folder}: request `{name}` was planned, but nothing of it was captured")
-    return planned, capture, ReceiveClock(list(run.clock_pairs()))
+    run = RunDirectory.open(folder)
+    for part in (run, RunDirectory(run.path / WARMUP)):
+        for planned, capture in part.exchanges() if part.capture.is_dir() else ():
+            if name in (planned.request_id, str(planned.index)):
+                return planned, capture, ReceiveClock(list(part.clock_pairs()))
+    raise FileError(f"{folder}: no request `{name}`: give a request's id or its number in the plan")
 
 
 def milliseconds(t_ns: int | None, origin_ns: int = 0) -> float | None:
@@ -109,7 +107,7 @@ def _gaps(name: str, row: RequestRow) -> list[float] | None:
 
 def json_document(found: Inspected) -> dict[str, Any]:
     """What `inspect --json` prints: the key names of the recorded-exchange format, times in ms since the send."""
-    row, exchange, counts, origin = found.row, found.exchange, found.counts, found.origin_ns
+    row, exchange, origin = found.row, found.exchange, found.origin_ns
     scaled = _in_milliseconds(row)
     values: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
@@ -119,7 +117,6 @@ def json_document(found: Inspected) -> dict[str, Any]:
         if reason is not None:
             reasons[key] = reason
     times = sorted(time for choice in row.choices for time in choice.times_ns)
-    held = counts.per_event[0] if len(counts.per_event) == 1 else None
     return {
         "api": row.api,
         "stream": row.stream,
@@ -142,9 +139,27 @@ def json_document(found: Inspected) -> dict[str, Any]:
         "all_token_tpot_ms": _over_all_tokens(scaled),
         "per_choice_tpot_ms": _one_tpot(scaled),
         "decode_ms_per_token": values["decode_ms_per_token"],
+        **_tokens(found),
+        "choices": {
+            str(choice.index): _choice(found, scaled, number) for number, choice in enumerate(exchange.choices)
+        },
+        "finish_reason": row.finish_reason,
+        "response_id": row.response_id,
+        "model": exchange.model,
+        "timings": exchange.timings or None,
+        "warnings": list(row.warnings),
+        "reasons": reasons,
+    }
+
+
+def _tokens(found: Inspected) -> dict[str, Any]:
+    """Counts with who says so, and the text they are of."""
+    row, exchange, counts = found.row, found.exchange, found.counts
+    held = counts.per_event[0] if len(counts.per_event) == 1 else None
+    return {
         "first_chunk_tokens": held[0] if held else None,
         "tokens_per_chunk": list(held) if held else None,
-        "first_token_by_usage_ms": milliseconds(row.first_token_by_usage_ns, origin),
+        "first_token_by_usage_ms": milliseconds(row.first_token_by_usage_ns, found.origin_ns),
         "output_tokens": counts.server if counts.server is not None else counts.output_tokens,
         "output_tokens_source": "usage" if counts.server is not None else counts.source,
         "trusted_output_tokens": counts.output_tokens,
@@ -158,15 +173,6 @@ def json_document(found: Inspected) -> dict[str, Any]:
         "reasoning": exchange.reasoning,
         "refusal": exchange.refusal,
         "tool": exchange.tool,
-        "choices": {
-            str(choice.index): _choice(found, scaled, number) for number, choice in enumerate(exchange.choices)
-        },
-        "finish_reason": row.finish_reason,
-        "response_id": row.response_id,
-        "model": exchange.model,
-        "timings": exchange.timings or None,
-        "warnings": list(row.warnings),
-        "reasons": reasons,
     }
 
 
