@@ -34,7 +34,7 @@ def show(result: Result, console: Console | None = None) -> None:
 def view(result: Result, width: int = 120) -> Group:
     """The view's parts, top to bottom."""
     parts: list[RenderableType] = [title(result), outcomes(result), Text(), latency(result, width)]
-    parts += list(definitions(result))
+    parts += list(definitions(result, width))
     parts += [Text(), *throughput(result), *workload(result), *as_tool(result), Text(), *validity(result)]
     parts += list(warnings(result))
     return Group(*parts)
@@ -124,7 +124,7 @@ def latency(result: Result, width: int) -> Table:
     return table
 
 
-def definitions(result: Result) -> Iterator[RenderableType]:
+def definitions(result: Result, width: int) -> Iterator[RenderableType]:
     """One line a metric of the table: its boundaries; and who was left out."""
     rows = shown(result)
     long = max((len(name) for name in rows), default=0)
@@ -139,8 +139,10 @@ def definitions(result: Result) -> Iterator[RenderableType]:
         for metric in rows.values()
         for label, percent in metric.percentiles.items()
     )
-    bounds = "[ ] 95 % interval, – a bound that so few samples can't give"
-    lines.append(f"\n{bounds}" + (" · * too few samples for this percentile" if flagged else ""))
+    bounded = any(percent.ci95 != (None, None) for metric in rows.values() for percent in metric.percentiles.values())
+    notes = ["[ ] 95 % interval, – a bound that so few samples can't give"] if bounded and width >= NARROW else []
+    notes += ["* too few samples for this percentile"] if flagged else []
+    lines.append("\n" + " · ".join(notes) if notes else "")
     yield lines
 
 
