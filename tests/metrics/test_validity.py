@@ -40,6 +40,7 @@ def test_a_sound_run_is_valid() -> None:
         ("achieved_load", but(mode="closed", asked_concurrency=8, peak_concurrency=5), FACTS, "suspect"),
         ("send_lateness", but(lateness_p99_s=0.03), FACTS, "suspect"),
         ("send_lateness", but(lateness_p99_s=0.15), FACTS, "invalid"),
+        ("send_lateness", but(lateness_p99_s=2.0, asked_concurrency=1, peak_concurrency=1), FACTS, "ok"),
         ("observer_lag", but(lag_p99_s=0.05), FACTS, "suspect"),
         ("observer_lag", but(lag_p99_s=None), FACTS, "unknown"),
         ("coalescing", but(coalesced_share=0.5), FACTS, "suspect"),

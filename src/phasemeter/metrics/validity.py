@@ -136,6 +136,9 @@ def _coalescing(seen: Seen, facts: RunFacts) -> _Found:
 def _lateness(seen: Seen, facts: RunFacts) -> _Found:
     if seen.mode != "open" or seen.lateness_p99_s is None:
         return _Found("ok" if seen.mode != "open" else "unknown", "no schedule to be late for")
+    if seen.asked_concurrency and (seen.peak_concurrency or 0) >= seen.asked_concurrency:
+        text = f"the cap of {seen.asked_concurrency} in flight held sends back: {_ms(seen.lateness_p99_s)} after due at p99"
+        return _Found("ok", text + ", which client_queue and the metrics from due show")
     base = seen.ttft_p50_s or 0.0
     suspect, invalid = max(1e-3, 0.1 * base), max(1e-2, 0.5 * base)
     text = (
