@@ -1,0 +1,270 @@
+"""Where one request's time went: segments that add up to `stream_end − due`, exactly, in integer ns.
+
+Lives here: the segments of one request, the mean of many, the mean of those near a percentile. Must not live here: which
+engine means what (server/) or a cause (diagnosis.py). The two clocks are never subtracted: a server's durations are laid
+into the client's wait, and what they leave over is a lump of its own. It may be negative; then it is said, never clamped.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from phasemeter.errors import Undefined
+from phasemeter.metrics.gaps import STALL_FACTOR
+from phasemeter.records.evidence import EvidenceValue
+from phasemeter.records.request_row import RequestRow
+
+SEGMENTS = (
+    "client_queue", "connect", "upload", "ingress_delivery", "queue", "prefill", "first_token", "reasoning", "decode", "stalls",
+    "tail", "unattributed",
+)  # fmt: skip
+_TO_FIRST = ("upload", "ingress_delivery", "queue", "prefill", "first_token", "unattributed")
+# the segments between a metric's own boundaries
+SPANNED: Mapping[str, tuple[str, ...]] = {
+    "ttft": _TO_FIRST,
+    "ttft_from_due": ("client_queue", "connect", *_TO_FIRST),
+    "e2e": (*_TO_FIRST, "reasoning", "decode", "stalls"),
+    "e2e_from_due": ("client_queue", "connect", *_TO_FIRST, "reasoning", "decode", "stalls"),
+    "total": SEGMENTS,
+}
+PERCENTILES = (50, 90, 95, 99)
+NEAREST = 20  # requests a band needs
+BAND = 0.01  # its half width, as a share of all requests
+
+# (start, end) of a server's duration: the segment it is laid into
+_BY_BOUNDARIES = {
+    ("queue_enter", "prefill_start"): "queue",
+    ("arrival", "prefill_start"): "queue",
+    ("prefill_start", "first_token"): "prefill",
+    ("prefill_start", "prefill_end"): "prefill",
+    ("prefill_end", "first_token"): "first_token",
+    ("first_token", "decode_end"): "decode",
+}
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. `segments[name]` in ns, every name of SEGMENTS, summing to `total_ns`. `evidence`: segment to source."""
+
+    request_id: str
+    total_ns: int
+    segments: dict[str, int]
+    complete: bool  # every client boundary was seen, so that unattributed time lies before the first token
+    evidence: dict[str, str] = msgspec.field(default_factory=dict)
+    inside_server_ns: int | None = None  # of `ingress_delivery`: what the server's own TTFT holds beyond its parts
+    warnings: tuple[str, ...] = ()
+
+
+def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
+    """The segments of one request, from its client boundaries and whatever its server told of it.
+
+    Without server evidence for both queue and prefill, what is left of the wait is `unattributed`: it may hold a queue.
+    Raises Undefined("not_ended") for a request without a stream end.
+    """
+    if row.stream_end_ns is None:
+        raise Undefined("not_ended")
+    segments = dict.fromkeys(SEGMENTS, 0)
+    at = _client_start(row, segments)
+    warnings: list[str] = []
+    told, evidence = _told(values, warnings)
+    inside = None
+    if at is None or row.first_token_ns is None or row.last_token_ns is None:
+        return _partial(row, segments, at, warnings)
+    wait = row.first_token_ns - at
+    waiting = ("queue", "prefill", "first_token") + (("decode",) if _whole_answer_at_once(row) else ())
+    for name in waiting:
+        segments[name] += told.get(name, 0)
+    rest = wait - sum(told.get(name, 0) for name in waiting)
+    known = "queue" in told and "prefill" in told
+    segments["ingress_delivery" if known else "unattributed"] += rest
+    if rest < 0:
+        warnings.append(f"negative_remainder: the server's parts exceed the client's wait by {-rest} ns")
+    if known and "ttft" in told:
+        inside = told["ttft"] - sum(told.get(name, 0) for name in ("queue", "prefill", "first_token"))
+    _output(row, segments, warnings)
+    segments["tail"] += row.stream_end_ns - row.last_token_ns
+    return Budget(
+        request_id=row.request_id, total_ns=row.stream_end_ns - row.due_ns, segments=segments, complete=True,
+        evidence={name: source for name, source in evidence.items() if name in waiting}, inside_server_ns=inside,
+        warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+def _whole_answer_at_once(row: RequestRow) -> bool:
+    """All output came in one piece: the wait for it holds the decode."""
+    return not row.stream or row.first_token_ns == row.last_token_ns
+
+
+def _client_start(row: RequestRow, segments: dict[str, int]) -> int | None:
+    """Fills the segments before the wait; the instant the wait starts, or None when the request wasn't sent."""
+    if row.send_start_ns is None:
+        return None
+    connected_late = row.connect_start_ns is not None and row.due_ns <= row.connect_start_ns <= row.send_start_ns
+    leaves = row.connect_start_ns if connected_late and row.connect_start_ns is not None else row.send_start_ns
+    segments["client_queue"] = leaves - row.due_ns
+    segments["connect"] = row.send_start_ns - leaves
+    sent = row.sent_ns if row.sent_ns is not None else row.send_start_ns
+    segments["upload"] = sent - row.send_start_ns
+    return sent
+
+
+def _told(values: Sequence[EvidenceValue], warnings: list[str]) -> tuple[dict[str, int], dict[str, str]]:
+    """The server's durations by segment, ns; one source each: the engine's monotonic clock first, then as given."""
+    told: dict[str, int] = {}
+    evidence: dict[str, str] = {}
+    for value in sorted(values, key=lambda value: value.clock != "engine_monotonic"):
+        boundaries = (value.start, value.end)
+        if value.start is None or value.end is None:
+            continue
+        name = "ttft" if boundaries == ("arrival", "first_token") else _BY_BOUNDARIES.get((value.start, value.end))
+        if name is None or name in told:
+            continue
+        if not math.isfinite(value.value_s) or any(text.startswith("implausible") for text in value.warnings):
+            warnings.append(f"refused: {value.source} is no duration")
+            continue
+        if value.value_s < 0:
+            warnings.append(f"negative: {value.source} is {value.value_s:g} s")
+        told[name], evidence[name] = round(value.value_s * 1e9), value.source
+    return told, evidence
+
+
+def _partial(row: RequestRow, segments: dict[str, int], at: int | None, warnings: list[str]) -> Budget:
+    """A request without output, or never sent: what the client did is known, all the rest is not."""
+    end = row.stream_end_ns if row.stream_end_ns is not None else row.due_ns
+    segments["unattributed"] = end - (at if at is not None else row.due_ns)
+    return Budget(
+        request_id=row.request_id,
+        total_ns=end - row.due_ns,
+        segments=segments,
+        complete=False,
+        warnings=tuple(warnings),
+    )
+
+
+def _output(row: RequestRow, segments: dict[str, int], warnings: list[str]) -> None:
+    """From first to last token: reasoning, then decode with its stalls (gaps over 5 times the request's median) apart."""
+    first, last = row.first_token_ns, row.last_token_ns
+    if first is None or last is None:
+        return
+    start = row.first_output_ns if row.first_output_ns is not None else last
+    start = min(max(start, first), last)
+    segments["reasoning"] += start - first
+    times = sorted({at for choice in row.choices for at in choice.times_ns if start <= at <= last} | {start, last})
+    gaps = [b - a for a, b in pairwise(times)]
+    stalled = sum(stalled_gaps(gaps))
+    segments["stalls"] += stalled
+    segments["decode"] += last - start - stalled
+    if any(gap < 0 for gap in (start - first, last - start)):
+        warnings.append("order: the output's boundaries are not in order")
+
+
+def stalled_gaps(gaps: Sequence[int]) -> list[int]:
+    """The gaps over 5 times the median gap. Fewer than 3 gaps have no cadence to stall from."""
+    if len(gaps) < 3:
+        return []
+    limit = STALL_FACTOR * statistics.median(gaps)
+    return [gap for gap in gaps if gap > limit] if limit > 0 else []
+
+
+def metric_ns(budget: Budget, metric: str) -> int:
+    """The metric as the sum of its own segments. Raises Undefined("no_output") where the request has none."""
+    if not budget.complete:
+        raise Undefined("no_output")
+    return sum(budget.segments[name] for name in SPANNED[metric])
+
+
+def mean_budget(budgets: Sequence[Budget], metric: str = "total") -> dict[str, float]:
+    """Mean seconds by segment, of requests with output. Means add; percentiles don't. Raises Undefined("no_requests")."""
+    whole = [budget for budget in budgets if budget.complete]
+    if not whole:
+        raise Undefined("no_requests")
+    return {name: sum(b.segments[name] for b in whole) / len(whole) / 1e9 for name in SPANNED[metric]}
+
+
+def tail_budget(budgets: Sequence[Budget], metric: str, percentile: float) -> dict[str, Any]:
+    """The mean budget of the requests within a percentile point of `percentile` of `metric`, by rank.
+
+    With fewer than 20 such requests it is undecided, and how many would do is said. `percentile_minus_band_mean_s` says how
+    well the band stands for the percentile (linear on n − 1).
+    """
+    ranked = sorted((b for b in budgets if b.complete), key=lambda b: metric_ns(b, metric))
+    n, q = len(ranked), percentile / 100
+    low, high = math.ceil((q - BAND) * n), math.floor((q + BAND) * n)
+    band = ranked[max(0, low) : min(n, high)]
+    answer: dict[str, Any] = {"metric": metric, "percentile": percentile, "n": len(band), "of": n}
+    if len(band) < NEAREST:
+        share = min(1.0, q + BAND) - max(0.0, q - BAND)
+        return answer | {
+            "verdict": "undecided",
+            "reason": "too_few_requests",
+            "needs_requests": math.ceil((NEAREST + 2) / share),
+        }
+    at = q * (n - 1)
+    below, above = metric_ns(ranked[math.floor(at)], metric), metric_ns(ranked[math.ceil(at)], metric)
+    value = (below + (above - below) * (at - math.floor(at))) / 1e9
+    segments = mean_budget(band, metric)
+    mean = sum(metric_ns(b, metric) for b in band) / len(band) / 1e9
+    return answer | {
+        "verdict": "decided", "value_s": value, "band_mean_s": mean, "percentile_minus_band_mean_s": value - mean,
+        "segments_s": segments,
+    }  # fmt: skip
+
+
+def budgets_document(budgets: Sequence[Budget]) -> dict[str, Any] | None:
+    """What a result holds under `budget`: means, tails, how many requests had evidence, how many remainders were negative."""
+    if not any(budget.complete for budget in budgets):
+        return None
+    negative = sum(any(text.startswith("negative_remainder") for text in b.warnings) for b in budgets)
+    return {
+        "unit": "s",
+        "requests": len(budgets),
+        "with_server_evidence": sum(bool(budget.evidence) for budget in budgets),
+        "negative_remainders": negative,
+        "mean": {metric: mean_budget(budgets, metric) for metric in SPANNED},
+        "tails": {
+            metric: {f"p{p}": tail_budget(budgets, metric, p) for p in PERCENTILES}
+            for metric in ("ttft", "ttft_from_due", "e2e", "e2e_from_due")
+        },
+    }
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What a window of aggregates says: exact means in seconds, each with how many observations; None: not told."""
+
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    ttft_s: float | None = None
+    n: float | None = None
+
+
+def aggregate_budget(budgets: Sequence[Budget], means: Means) -> dict[str, Any]:
+    """A mean budget from aggregates only: means add, so the mean wait splits; of tails nothing can be said.
+
+    Requires that the window holds our requests and no others: where the counts differ it is refused.
+    Raises Undefined("no_requests").
+    """
+    mean = mean_budget(budgets, "ttft")
+    n = sum(budget.complete for budget in budgets)
+    answer: dict[str, Any] = {
+        "unit": "s",
+        "n": n,
+        "tails": None,
+        "tails_reason": "aggregates: quantiles of phases do not add",
+    }
+    if means.n is not None and means.n != n:
+        return answer | {"mean": None, "reason": f"server_count_mismatch: the server counted {means.n:g}, we {n}"}
+    wait = sum(mean.values()) - mean["upload"]
+    told = {"queue": means.queue_s, "prefill": means.prefill_s}
+    parts = {name: value for name, value in told.items() if value is not None}
+    rest = wait - sum(parts.values())
+    lump = "ingress_delivery" if len(parts) == 2 else "unattributed"
+    found: dict[str, Any] = {"mean": {"upload": mean["upload"], **parts, lump: rest}}
+    if rest < 0:
+        found["warnings"] = ["negative_remainder: the server's means exceed the client's"]
+    return answer | found
