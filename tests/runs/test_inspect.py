@@ -6,15 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phasemeter.cli import main
 from phasemeter.errors import FileError
 from phasemeter.io.capture_file import CaptureWriter, Closed, Header, Started
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.io.schedule_file import ScheduleWriter
+from phasemeter.metrics.boundaries import row_of_exchange
+from phasemeter.metrics.tokens import count_tokens
 from phasemeter.records.request import PlannedRequest
-from phasemeter.runs.inspect import inspect, json_document
+from phasemeter.runs.exchange_file import RecordedExchange, close_of, of_recorded
+from phasemeter.runs.inspect import Inspected, inspect, json_document
+from phasemeter.wire.exchange import read_exchange
 from tests.wire.streams import DONE, chunk, event, finished, usage
 
 Event = tuple[float, bytes]
@@ -321,3 +328,31 @@ def test_an_exported_request_of_a_run_reads_like_the_request(tmp_path: Path) -> 
         "finish_reason",
     )
     assert {key: mine[key] for key in same} == {key: theirs[key] for key in same}
+
+
+TEXT = st.text(st.characters(categories=["L", "P", "Cs"]), max_size=3)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(-(2**80), 2**80), st.floats(), TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(TEXT, inner, max_size=2)),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["id", "model", "timings", "error", "usage", "metrics"]), VALUES), TEXT, TEXT)
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_server_writes_the_document_is_strict_json(extra: dict[str, Any], piece: str, finish: str) -> None:
+    raw = json.dumps(chunk(piece, finish=finish) | extra).encode()
+    asked, received = of_recorded(RecordedExchange(events=[(1.0, f"data: {raw.decode()}\n\n")]), "x")
+    exchange = read_exchange(asked, received)
+    counts = count_tokens(exchange)
+    found = Inspected(row=row_of_exchange(exchange, counts, "x", 0), exchange=exchange, counts=counts, origin_ns=0)
+    json.loads(msgspec.json.encode(json_document(found)), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("word", "close"),
+    [("EOF", "eof"), ("clean close", "eof"), ("connection-reset", "reset"), ("idle timeout", "timeout_idle"),
+     ("client_cancelled", "cancelled"), ("timeout", "timeout_total"), ("first-byte-timeout", "timeout_first_byte")],
+)  # fmt: skip
+def test_other_writers_words_for_a_close_are_known(word: str, close: str) -> None:
+    assert close_of(word, "x") == close

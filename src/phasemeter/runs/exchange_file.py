@@ -20,13 +20,13 @@ from phasemeter.wire.apis import api_at
 from phasemeter.wire.exchange import Asked, Received
 
 CLOSES: dict[str, Close] = {how: how for how in get_args(Close)}
-# words that other writers use for the ways a connection ends
-CLOSE_WORDS: dict[str, Close] = {
-    "end": "eof", "closed": "eof", "close": "eof", "fin": "eof", "rst": "reset", "error": "reset", "abort": "reset",
-    "timeout": "timeout_total", "idle_timeout": "timeout_idle", "first_byte_timeout": "timeout_first_byte",
-    "connect_timeout": "timeout_connect", "cancel": "cancelled", "canceled": "cancelled", "client_cancelled": "cancelled",
-    "client_abort": "cancelled", "cancelled_at_end": "cancelled", "open": "cancelled",
-}  # fmt: skip
+# parts of the words that other writers use for the ways a connection ends, the first that fits counts
+CLOSE_WORDS: tuple[tuple[str, Close], ...] = (
+    ("cancel", "cancelled"), ("open", "cancelled"), ("client_abort", "cancelled"), ("first_byte", "timeout_first_byte"),
+    ("connect_timeout", "timeout_connect"), ("idle", "timeout_idle"), ("timeout", "timeout_total"), ("refused", "refused"),
+    ("reset", "reset"), ("rst", "reset"), ("abort", "reset"), ("error", "reset"), ("eof", "eof"), ("clos", "eof"),
+    ("clean", "eof"), ("fin", "eof"), ("end", "eof"), ("done", "eof"),
+)  # fmt: skip
 
 
 class RecordedClose(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class RecordedClose(msgspec.Struct, frozen=True):
 
 class RecordedResponse(msgspec.Struct, frozen=True):
     status: int = 200
-    headers: dict[str, str] = {}
+    headers: dict[str, Any] = {}
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def read_file(path: Path) -> tuple[Asked, Received]:
     except msgspec.ValidationError as error:
         text = str(error)
         if "required field `events`" in text:
-            text = "no `events`: this is no recorded exchange (docs: recorded-exchange format)"
+            text = "no `events`: a recorded exchange holds [[ms since the send, bytes], …] under that key"
         raise FileError(f"{path}: {text}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(f"{path}: no JSON: {error}") from error
@@ -113,7 +113,7 @@ def of_recorded(recorded: RecordedExchange, where: str) -> tuple[Asked, Received
         closed_ns=closed_ns if closed_ns is not None else (times[-1] if times else None),
         error=close.error if close else None,
         status=recorded.response.status,
-        headers=tuple(recorded.response.headers.items()),
+        headers=tuple((name, str(value)) for name, value in recorded.response.headers.items()),
     )
 
 
@@ -125,7 +125,8 @@ def _ns(t_ms: float, where: str) -> int:
 
 def close_of(how: str, where: str) -> Close:
     """The close of that name. Raises FileError."""
-    word = CLOSES.get(how) or CLOSE_WORDS.get(how.lower().replace("-", "_"))
+    plain = how.lower().replace("-", "_").replace(" ", "_")
+    word = CLOSES.get(plain) or next((close for part, close in CLOSE_WORDS if part in plain), None)
     if word is None:
         raise FileError(f"{where}: close.how `{how}` is none I know: {', '.join(sorted(CLOSES))}")
     return word

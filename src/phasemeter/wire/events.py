@@ -103,6 +103,19 @@ def mended(text: str) -> str:
     return text
 
 
+def strict(value: Any) -> Any:
+    """A JSON value that every writer of JSON takes: no half surrogates, no whole numbers beyond 64 bits."""
+    if isinstance(value, str):
+        return mended(value)
+    if isinstance(value, dict):
+        return {mended(key): strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [strict(inner) for inner in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value
+
+
 class Reading:
     """What one response has said. Written by the readers of the APIs, read by `exchange`."""
 

@@ -13,7 +13,7 @@ import msgspec
 from phasemeter.records.capture import Close
 from phasemeter.records.request_row import Outcome
 from phasemeter.wire.apis import api_of
-from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, Usage
+from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, Usage, mended, strict
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.outcome import judge, stream_warnings
 from phasemeter.wire.stream import LINE_LIMIT, StreamReader
@@ -136,6 +136,8 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         return None if read is None else times[read]
 
     choices = tuple(reading.choices[index] for index in sorted(reading.choices))
+    for choice in choices:
+        choice.finish_reason = choice.finish_reason and mended(choice.finish_reason)
     firsts = [choice.reads[0] for choice in choices if choice.reads]
     lasts = [choice.reads[-1] for choice in choices if choice.reads]
     outputs = [read for choice in choices if (read := first_outside_reasoning(choice)) is not None]
@@ -144,7 +146,7 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         asked=asked,
         outcome=verdict.outcome,
         failure=verdict.failure,
-        failure_text=verdict.text,
+        failure_text=verdict.text and mended(verdict.text),
         warnings=frozenset(stream_warnings(stream, verdict)),
         status=http.status,
         headers=tuple(http.headers),
@@ -169,9 +171,9 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         first_silent_ns=at(reading.first_silent_read),
         last_silent_ns=at(reading.last_silent_read),
         reasoning_field=reading.reasoning_field,
-        response_id=reading.response_id,
-        model=reading.model,
-        timings=reading.timings,
+        response_id=reading.response_id and mended(reading.response_id),
+        model=reading.model and mended(reading.model),
+        timings=strict(reading.timings),
         data_events=reading.data_events,
         fast_events=stream.fast_events,
         body_form=stream.form,
