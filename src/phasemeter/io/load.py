@@ -54,6 +54,7 @@ class Sender:
         self._tick_ns = 0
         self._paired_ns = 0
         self._drain_since_ns: int | None = None
+        self._resending = 0  # exchanges that wait for the fresh connection of their re-send
         self._worker = 0
         if control is not None:
             self.pool.poll.register(control, select.EPOLLIN)
@@ -78,7 +79,7 @@ class Sender:
                 self._tick(now)
             for exchange in due.take(now, self.in_flight):
                 self._start(exchange)
-            if due.exhausted and not self.active and not self.waiting:
+            if due.exhausted and not self.in_flight:
                 self._show()
                 return due.reason or "done"
             self._events(self._wait(due.next_ns(self.in_flight)))
@@ -91,7 +92,7 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        return len(self.active) + len(self.waiting)
+        return len(self.active) + len(self.waiting) + self._resending
 
     def _wait(self, due_ns: int) -> list[tuple[int, int]]:
         poll = self.pool.poll
@@ -133,6 +134,7 @@ class Sender:
         """A connection is open and free: the longest waiting request gets it."""
         if conn.reserved_for is not None:
             exchange, conn.reserved_for = conn.reserved_for, None
+            self._resending -= 1
             self._send(conn, exchange)
         elif self.waiting:
             self._send(conn, self.waiting.popleft())
@@ -142,7 +144,9 @@ class Sender:
 
     def _not_connected(self, conn: Connection, close: Close, error: str) -> None:
         exchange = conn.reserved_for
-        if exchange is None and self.waiting:
+        if exchange is not None:
+            self._resending -= 1
+        elif self.waiting:
             exchange = self.waiting.popleft()
         if exchange is None:
             self.pool.cool(monotonic_ns())
@@ -280,6 +284,7 @@ class Sender:
         if reused and not exchange.got_bytes and not exchange.resent:
             exchange.resent = True
             exchange.send_start_ns = exchange.sent_ns = exchange.conn = None
+            self._resending += 1
             self.pool.open(exchange)
             return
         if exchange.sent_ns is None or exchange.started is None:
