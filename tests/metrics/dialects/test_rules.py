@@ -58,6 +58,16 @@ def test_opening_a_connection_is_in_the_numbers_of_the_tools_that_start_before_i
     assert printed("guidellm", request)["time_to_first_token_ms.mean"] == pytest.approx(170)
 
 
+def test_without_usage_sglang_credits_the_length_asked_for_and_guidellm_counts_chunks() -> None:
+    request = row([50, 100, 165], output_tokens=24, output_tokens_source="tokenizer_full_text", asked_output_tokens=512)
+    assert printed("vllm", request)["mean_tpot_ms"] == pytest.approx(115 / 23)
+    assert printed("sglang", request)["mean_tpot_ms"] == pytest.approx(115 / 511)
+    assert printed("guidellm", request)["inter_token_latency_ms.mean"] == pytest.approx(115 / 2)
+    assert printed("guidellm", row([50, 165], output_tokens=24))["inter_token_latency_ms.mean"] == pytest.approx(
+        115 / 23
+    )
+
+
 def test_an_error_inside_a_stream_is_a_success_to_some() -> None:
     broken = row([100, 120], outcome="failed", failure="server_error_in_stream")
     assert printed("vllm", broken)["completed"] == 1

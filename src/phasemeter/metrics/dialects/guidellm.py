@@ -29,6 +29,7 @@ DIALECT = Dialect(
     tokens="server usage, else the number of chunks",
     counted="successful ones; truncation without [DONE] is accepted",
     counted_failures=frozenset({"truncated_stream", "finish_reason_error"}),
+    without_usage="chunks",
     percentiles=(("p001", 0.001), ("p01", 0.01), ("p05", 0.05), ("p10", 0.1), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75),
                  ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)),
     statistics=(("mean", "mean"), ("median", "median"), ("std", "std_dev"), ("min", "min"), ("max", "max"),

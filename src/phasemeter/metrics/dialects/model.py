@@ -43,6 +43,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     tokens: str
     counted: str
     counted_failures: frozenset[str] = frozenset()
+    without_usage: str = (
+        "ours"  # what it counts where the server told no usage: ours | chunks | asked (the maximum asked for)
+    )
     percentiles: tuple[tuple[str, float], ...]
     statistics: tuple[tuple[str, str], ...]  # (mean | median | std | min | max, the tool's label)
     rule: str = "linear"

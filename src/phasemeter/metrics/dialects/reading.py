@@ -21,6 +21,7 @@ from phasemeter.records.result import Metric, Percentile
 from phasemeter.stats.quantiles import sorted_quantiles
 
 Floats = NDArray[np.float64]
+NO_USAGE = frozenset({None, "logprobs", "tokenizer_full_text"})  # sources of a count that is not the server's usage
 COMMON = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # in every record of a row, whatever the tool calls them
 SCALE = {"ms": 1e3, "s": 1.0, "tokens/s": 1.0}
 
@@ -60,6 +61,7 @@ class Reading:
         if not counted:
             self._failed += row.outcome == "failed"
             return
+        row = self.as_it_counts(row)
         self._counted += 1
         self._output += row.output_tokens or 0
         self._input += row.input_tokens or 0
@@ -73,6 +75,14 @@ class Reading:
         return (
             row.outcome == "failed" and row.failure in self.dialect.counted_failures and row.first_token_ns is not None
         )
+
+    def as_it_counts(self, row: RequestRow) -> RequestRow:
+        """The request with this tool's own token count, where the server told none and the tool makes one up."""
+        rule = self.dialect.without_usage
+        if rule == "ours" or row.output_tokens_source not in NO_USAGE:
+            return row
+        made_up = sum(len(one.times_ns) for one in row.choices) if rule == "chunks" else row.asked_output_tokens
+        return msgspec.structs.replace(row, output_tokens=made_up, output_tokens_source=rule)
 
     def _take(self, own: Row, row: RequestRow) -> None:
         try:

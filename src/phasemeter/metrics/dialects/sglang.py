@@ -23,6 +23,7 @@ DIALECT = Dialect(
     tokens="server usage, else the length asked for",
     counted="successes; an error inside a stream is one once a token came",
     counted_failures=frozenset({"server_error_in_stream", "truncated_stream"}),
+    without_usage="asked",
     percentiles=(("p90", 0.9), ("p95", 0.95), ("p99", 0.99)),
     statistics=(("mean", "mean"), ("median", "median"), ("std", "std")),
     throughput=(("duration", "duration"), ("completed", "completed"), ("requests", "request_throughput"),
@@ -33,7 +34,7 @@ DIALECT = Dialect(
     goodput="all requests in the denominator; a one-token reply is good under a TPOT objective",
     distortions=(
         "it opens a TCP connection for each request: that time is in its numbers, ours used an open one where we could",
-        "without usage it credits the length asked for; we never do",
+        "without usage it credits the length asked for: told here as it would, and wrong after an early stop",
         "its Poisson arrivals are relative sleeps that drift",
     ),
     source="sglang 0.5.23, bench_serving.py",
