@@ -23,6 +23,7 @@ from phasemeter.stats.quantiles import (
     as_array,
     between,
     quantile,
+    ranks_of,
     sorted_quantiles,
     weighted_quantile,
 )
@@ -130,18 +131,17 @@ def correlated_mean_interval(values: Values, confidence: float = 0.95, batches: 
         return None, None
 
 
-def effective_n(indicator: Values, batches: int = BATCHES) -> float:
-    """How many independent values a share estimated from correlated 0/1 `indicator` (in order) is worth, by batch means.
+def effective_n(values: Values, batches: int = BATCHES) -> float:
+    """How many independent values the mean of correlated `values` (in order; 0/1 for a share) is worth, by batch means.
 
     Raises Undefined for too few values; all equal: the number of batches (nothing was seen to vary).
     """
-    data = as_array(indicator)
-    means = batch_means(data, batches)
-    share = float(data.mean())
-    variance = float(means.var(ddof=1)) / batches
-    if variance == 0 or share in (0.0, 1.0):
+    data = as_array(values)
+    variance = float(batch_means(data, batches).var(ddof=1)) / batches
+    spread = float(data.var())
+    if variance == 0 or spread == 0:
         return float(batches)
-    return min(float(data.size), share * (1 - share) / variance)
+    return min(float(data.size), spread / variance)
 
 
 def correlated_quantile_interval(
@@ -149,15 +149,16 @@ def correlated_quantile_interval(
 ) -> Interval:
     """The q-quantile's interval where consecutive values are correlated, values in arrival order.
 
-    Batch means of "at most the quantile" say how many independent values the run is worth; Wilson's interval for the share q
-    at that n (widened by t/z for its own uncertainty), read off the sample, bounds the quantile (Woodruff, JASA 1952).
+    Batch means say how many independent values the run is worth; Wilson's interval for the share q at that n (widened by t/z
+    for its own uncertainty), read off the sample, bounds the quantile (Woodruff, JASA 1952). Of the worth of "at most the
+    quantile" and of the ranks the lower counts: a tail with few crossings looks independent just when it looks short.
     """
     data = as_array(values)
     if data.size < 2 * batches:
         return None, None
     ordered = np.sort(data)
     point = quantile(ordered, q)
-    worth = effective_n((data <= point).astype(np.float64), batches)
+    worth = min(effective_n((data <= point).astype(np.float64), batches), effective_n(ranks_of(data), batches))
     tail = (1 - confidence) / 2
     ratio = normal_quantile(1 - tail) / t_quantile(1 - tail, batches - 1)
     low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)

@@ -68,3 +68,11 @@ def weighted_quantile(ordered: Floats, weights: Floats, q: float) -> float:
     low = int(np.searchsorted(cumulative, whole, side="right"))
     high = min(int(np.searchsorted(cumulative, min(whole + 1, total - 1), side="right")), ordered.size - 1)
     return between(float(ordered[min(low, ordered.size - 1)]), float(ordered[high]), float(position - whole))
+
+
+def ranks_of(data: Floats) -> Floats:
+    """Ranks from 0, ties sharing their mean."""
+    _, inverse, counts = np.unique(data, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Floats = ((2 * ends - counts - 1) / 2)[inverse]
+    return ranks

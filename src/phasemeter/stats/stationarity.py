@@ -13,7 +13,7 @@ import numpy as np
 
 from phasemeter.errors import Undefined
 from phasemeter.stats.distributions import normal_cdf, normal_quantile
-from phasemeter.stats.quantiles import Floats, Values, as_array
+from phasemeter.stats.quantiles import Values, as_array, ranks_of
 
 BATCH = 5
 SHORTEST = 250
@@ -77,21 +77,12 @@ def correlated(values: Values, significance: float = 0.05) -> bool:
     data = as_array(values)
     if data.size < 20:
         return False
-    ranks = _ranks(data)
     try:
-        r1 = lag1(ranks)
+        r1 = lag1(ranks_of(data))
     except Undefined:
         return False
     # under independence r1 is about normal with mean −1/n and variance 1/n (Bartlett)
     return (r1 + 1 / data.size) * math.sqrt(data.size) > normal_quantile(1 - significance)
-
-
-def _ranks(data: Floats) -> Floats:
-    """Ranks from 0, ties sharing their mean."""
-    _, inverse, counts = np.unique(data, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    ranks: Floats = ((2 * ends - counts - 1) / 2)[inverse]
-    return ranks
 
 
 def trend(values: Values, at: Values | None = None, confidence: float = 0.95) -> Trend:

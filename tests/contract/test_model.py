@@ -1,0 +1,93 @@
+"""A contract's mistakes: one line each, with the file and the path."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from phasemeter.contract import words
+from phasemeter.contract.model import KINDS, parse
+from phasemeter.errors import FileError
+
+HEAD = "phasemeter: 1\n"
+
+MISTAKES = {
+    "latency_slo: {ttft: {p59: 450 ms}}": "`latency_slo.ttft.p59` is no percentile I know: write p50, p90, p95, p99 or p99.9",
+    "latency_slo: {ttft: {p100: 450 ms}}": "`latency_slo.ttft.p100` is no percentile I know",
+    "latency_slo: {ttft: {p95: 450}}": "`latency_slo.ttft.p95` 450: the unit is missing",
+    "latency_slo: {ttft: {p95: 3 req/s}}": "`latency_slo.ttft.p95` '3 req/s': `req/s` is no unit of time",
+    "latency_slo: {ttft: {p95: -1 s}}": "`latency_slo.ttft.p95` '-1 s' is negative",
+    "latency_slo: {tttf: {p95: 1 s}}": "`latency_slo.tttf` is no metric I know: did you mean `ttft`?",
+    "latency_slo: {ttft: 450 ms}": "`latency_slo.ttft` should name a percentile",
+    "latncy_slo: {ttft: {p95: 1 s}}": "`latncy_slo` is no key I know: did you mean `latency_slo`?",
+    "capacity: {attainment: 99 %}": "`capacity` promises a share of good requests and says not what good is",
+    "capacity: {objectives: {ttft: 1 s}, attainment: 120 %}": "`capacity.attainment` '120 %' is not between 0 and 1",
+    "capacity: {objectives: {ttft: 1 s}, goodput: 3 ms}": "`capacity.goodput` '3 ms'",
+    "capacity: {objectives: {itl: 30 ms}}": "`capacity.objectives.itl` has many values a request",
+    "workload: {output_tokens: {fixed: 1}}\nlatency_slo: {tpot: {p95: 1 s}}": "`latency_slo.tpot` is a metric that no run could have",
+    "workload: {stream: false}\nlatency_slo: {ttft: {p95: 1 s}}": "`latency_slo.ttft` is a metric that no run could have",
+    "workload: {input_tokens: {lognormal: {median: 9, p95: 3}}}\nlatency_slo: {ttft: {p95: 1 s}}": "has median 9 above p95 3",
+    "workload: {kind: chatty}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.kind` can't be 'chatty': did you mean `chat`?",
+    "workload: {arrivals: {poisson: fast}}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.arrivals.poisson`",
+    "phase_budget: {prefil: {p95: 1 s}}": "`phase_budget.prefil` is no key I know: did you mean `prefill`?",
+    "observability: {client: [sennt]}": "`observability.client[0]` can't be 'sennt': did you mean `sent`?",
+    "confidence: 12 %\nlatency_slo: {ttft: {p95: 1 s}}": "`confidence` is 12 %",
+    "latency_slo: {ttft: {p95: 1 s, p95: 2 s}}": "line 2, column 32: no readable YAML: `p95` stands here twice",
+    "latency_slo: [": "no readable YAML",
+    "confidence: 95 %": "promises nothing",
+    "workload: {classes: {a: {share: 50 %, latency_slo: {ttft: {p95: 1 s}}}}}": "has shares that add up to 50 %",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_one_line_with_file_and_path(text: str) -> None:
+    with pytest.raises(FileError) as mistake:
+        parse(HEAD + text, "c.yaml")
+    line = str(mistake.value)
+    assert line.startswith("c.yaml: ")
+    assert MISTAKES[text] in line
+    assert "\n" not in line
+    assert mistake.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("", "is empty"), ("latency_slo: {}", "phasemeter: 1"), ("phasemeter: 2", "version 1"), ("- a", "a list")],
+)
+def test_a_file_that_is_no_contract_says_what_it_lacks(text: str, part: str) -> None:
+    with pytest.raises(FileError, match=part):
+        parse(text, "c.yaml")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_starter_parses_and_explains_each_of_its_lines(kind: str) -> None:
+    contract = parse(words.starter(kind))
+    text = "\n".join(words.explain(contract))
+    assert contract.workload.kind == kind
+    for line in contract.objectives:
+        assert line.path in text
+
+
+def test_each_request_is_held_to_the_tightest_promised_limit_where_no_objectives_stand() -> None:
+    contract = parse(HEAD + "latency_slo: {ttft: {p50: 1 s, p99: 3 s}}\ncapacity: {attainment: 9 %}")
+    assert contract.capacities[0].objectives == {"ttft": 1.0}
+
+
+def test_classes_have_lines_of_their_own_and_inherit_the_rest() -> None:
+    contract = parse(
+        HEAD
+        + "workload:\n  output_tokens: 64\n  classes:\n    fast: {share: 70 %, latency_slo: {ttft: {p95: 300 ms}}}\n"
+        + "    slow: {share: 30 %, output_tokens: {uniform: [10, 20]}, latency_slo: {e2e: {p95: 9 s}}}\n"
+    )
+    assert [(o.path, o.workload_class) for o in contract.objectives] == [
+        ("workload.classes.fast.latency_slo.ttft.p95", "fast"),
+        ("workload.classes.slow.latency_slo.e2e.p95", "slow"),
+    ]
+    assert [c.output_tokens for c in contract.classes] == [{"fixed": 64}, {"uniform": {"min": 10, "max": 20}}]
+
+
+def test_the_schema_is_json_and_closed() -> None:
+    schema = json.loads(json.dumps(words.schema()))
+    assert schema["additionalProperties"] is False
+    assert "ttft" in schema["properties"]["latency_slo"]["properties"]
