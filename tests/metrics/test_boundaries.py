@@ -107,6 +107,13 @@ def test_usage_that_grows_before_any_text_is_a_second_first_token() -> None:
     assert late.first_token_by_usage_ns is None
 
 
+def test_a_refusal_is_an_answer_that_can_be_counted_apart() -> None:
+    no = framed(event(chunk(delta={"refusal": "No."})))
+    row = row_of(PLAN, captured(WHOLE[0], (4000, no), (6000, framed(finished(2)))), ReceiveClock(CLOCK))
+    assert (row.outcome, row.refusal, row.first_output_ns) == ("ok", True, 4000)
+    assert not row_of(PLAN, captured(*WHOLE), ReceiveClock(CLOCK)).refusal
+
+
 def test_one_read_with_everything_is_a_single_arrival() -> None:
     row = row_of(
         PLAN, captured((2000, HEAD + framed(event(chunk("a")) + event(chunk("b")) + finished(2)))), ReceiveClock(CLOCK)

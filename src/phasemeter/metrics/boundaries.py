@@ -12,7 +12,7 @@ from phasemeter.metrics.tokens import TokenCounts, Tokenizer, count_tokens, sing
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
-from phasemeter.wire.events import REASONING, Choice
+from phasemeter.wire.events import REASONING, REFUSAL, Choice
 from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
 
 
@@ -114,6 +114,7 @@ def row_of_exchange(exchange: Exchange, counts: TokenCounts, request_id: str, du
         silent_chunks=exchange.silent_chunks,
         first_silent_chunk_ns=exchange.first_silent_ns,
         last_silent_chunk_ns=exchange.last_silent_ns,
+        refusal=any(choice.has(REFUSAL) for choice in exchange.choices),
         reasoning_field=exchange.reasoning_field,
     )
 

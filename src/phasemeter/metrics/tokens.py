@@ -192,7 +192,7 @@ def _hidden(exchange: Exchange, output: int | None) -> tuple[bool, int | None]:
     More events than visible tokens: the reasoning was streamed after all, inside the content.
     """
     reasoning = exchange.reasoning_tokens
-    if not reasoning or output is None or any(choice.text_of(REASONING) for choice in exchange.choices):
+    if not reasoning or output is None or any(choice.has(REASONING) for choice in exchange.choices):
         return False, None
     visible = output - reasoning
     events = sum(len(choice.reads) for choice in exchange.choices)

@@ -90,4 +90,5 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     silent_chunks: int = 0  # chunks whose content is an empty string, without a role: some tools stamp them as tokens
     first_silent_chunk_ns: int | None = None
     last_silent_chunk_ns: int | None = None
+    refusal: bool = False  # the answer holds a refusal of the API's own kind
     reasoning_field: str | None = None  # the name reasoning came under: reasoning | reasoning_content | thinking | ...

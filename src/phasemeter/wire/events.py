@@ -78,6 +78,12 @@ class Choice:
             found = channel
         return found
 
+    def has(self, channel: str) -> bool:
+        """Whether any output came on that channel."""
+        if any(run == channel for _, run in self.runs):
+            return True
+        return any(name == channel for parts in self.mixed.values() for name, _ in parts)
+
     def text_of(self, channel: str) -> str:
         """All text of one channel; tool calls one after another in their own order, each name before its arguments."""
         if channel == TOOL:
