@@ -48,6 +48,9 @@ def resolve(host: str, port: int) -> Resolved:
     except (OSError, UnicodeError) as failed:
         raise NetworkError(f"{host}: no address found ({failed}): check the name in the URL") from failed
     done = time.monotonic_ns()
+    if host.lower() == "localhost":  # RFC 6761 section 6.3: both loopback addresses, whatever a hosts file leaves out
+        found += [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", port, 0, 0))]
+        found += [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
     known = list(
         dict.fromkeys(
             (int(f), (str(sa[0]), *sa[1:])) for f, _, _, _, sa in found if f in (socket.AF_INET, socket.AF_INET6)

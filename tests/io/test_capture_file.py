@@ -1,0 +1,98 @@
+"""A capture is readable whatever byte it was cut at, and gives back what went in."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phasemeter.errors import FileError
+from phasemeter.io.capture_file import CaptureReader, CaptureWriter, Closed, Header, Started
+from phasemeter.records.capture import Capture
+
+HEADER = Header(worker=3, processes=4, start_ns=77, stamps="kernel", pid=1)
+
+
+def started(number: int) -> Started:
+    return Started(
+        number=number, request_id=f"r{number}", row=number, own=False, due_ns=number, dns_start_ns=None, dns_done_ns=None,
+        connect_start_ns=1, tcp_connected_ns=2, connected_ns=3, send_start_ns=4, sent_ns=None, reused=False, resent=False,
+        local_port=5, peer="127.0.0.1:1", request_bytes=6,
+    )  # fmt: skip
+
+
+Steps = list[tuple[int, bytes]]
+steps = st.lists(st.tuples(st.integers(0, 5), st.binary(min_size=1, max_size=40)), max_size=40)
+
+
+def write(path: Path, reads: Steps, flush_every: int) -> dict[int, bytes]:
+    """Six requests whose reads are interleaved; even ones close. What each request got."""
+    writer = CaptureWriter(path, HEADER)
+    got = dict.fromkeys(range(6), b"")
+    writer.starts.extend(started(number) for number in range(6))
+    for at, (number, data) in enumerate(reads):
+        writer.numbers.append(number)
+        writer.reads.append((at, None if at % 3 else at + 10**18, data))
+        got[number] += data
+        if at % flush_every == 0:
+            writer.flush()
+    writer.closes.extend(Closed(number, 99, "complete", None, 50) for number in (0, 2, 4))
+    writer.close("done")
+    return got
+
+
+def data_of(capture: Capture) -> bytes:
+    return b"".join(read.data for read in capture.reads)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps, st.integers(1, 10))
+def test_what_was_written_is_read_back_and_the_unclosed_come_last(reads: Steps, flush_every: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker-3.capture"
+        got = write(path, reads, flush_every)
+        reader = CaptureReader(path)
+        captures = [capture for _, capture in reader.requests()]
+    assert {c.request_id: data_of(c) for c in captures} == {f"r{n}": data for n, data in got.items()}
+    assert [c.close for c in captures] == ["complete"] * 3 + [None] * 3
+    assert all(c.sent_ns == 50 and c.worker == 3 for c in captures[:3])
+    assert reader.end is not None and reader.end.reason == "done" and reader.torn_bytes == 0
+    assert reader.header == HEADER
+
+
+@settings(deadline=None, max_examples=150)
+@given(steps, st.integers(1, 10), st.floats(0, 1))
+def test_a_file_cut_anywhere_reads_up_to_its_last_whole_block(reads: Steps, flush_every: int, share: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker-3.capture"
+        got = write(path, reads, flush_every)
+        whole = path.read_bytes()
+        cut = round(share * len(whole))
+        path.write_bytes(whole[:cut])
+        reader = CaptureReader(path)
+        captures = [capture for _, capture in reader.requests()]
+        torn = reader.torn_bytes
+    assert all(got[int(c.request_id[1:])].startswith(data_of(c)) for c in captures)
+    assert torn < cut or cut == 0
+    assert (reader.end is not None) == (cut == len(whole))
+    assert sum(len(data_of(c)) for c in captures) <= cut
+
+
+def test_another_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.capture"
+    path.write_bytes(b"PK\x03\x04 something else")
+    with pytest.raises(FileError, match=r"worker-0\.capture"):
+        CaptureReader(path)
+
+
+def test_a_full_disk_is_an_error_and_what_was_written_stays_readable(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    path = tmp_path / "worker-3.capture"
+    path.symlink_to(full)
+    with pytest.raises(OSError):
+        CaptureWriter(path, HEADER)

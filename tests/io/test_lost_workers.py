@@ -1,0 +1,183 @@
+"""Killed, stopped, out of disk or out of descriptors: the run is readable and every request is accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from phasemeter.io.load_options import LoadOptions
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.workers import Load, Progress, run_load
+
+from .loopback import Line, loopback
+from .test_load import at, closes, plan
+
+RUN = """
+import resource, sys
+from pathlib import Path
+from phasemeter.errors import PhasemeterError
+from phasemeter.io.load_options import LoadOptions
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.target import target_of
+from phasemeter.io.workers import Load, run_load
+from phasemeter.records.request import PlannedRequest
+
+folder, port, count, gap_ms, size_limit, files, open_ = sys.argv[1], *map(int, sys.argv[2:])
+if files:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+if size_limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_limit, size_limit))
+plan = (
+    (PlannedRequest(request_id=f"r{i}", index=i, due_offset_ns=i * gap_ms * 1_000_000), b"{}") for i in range(count)
+)
+options = LoadOptions(prewarm=1, expected_open=open_)
+load = Load(requests=plan, target=target_of(f"http://127.0.0.1:{port}/"), options=options)
+try:
+    print("started", flush=True)
+    outcome = run_load(RunDirectory.create(folder), load)
+    print(outcome.reasons[0])
+except PhasemeterError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def in_a_process(
+    folder: Path, port: int, *, count: int = 100, gap_ms: int = 20, size_limit: int = 0, files: int = 0, open_: int = 0
+) -> subprocess.Popen[str]:
+    numbers = [port, count, gap_ms, size_limit, files, open_]
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(folder), *map(str, numbers)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def worker_pid(folder: Path) -> int:
+    """The process that writes worker 0's capture, once it does."""
+    for _ in range(500):
+        if (folder / "capture" / "worker-0.capture").exists():
+            readers = RunDirectory(folder).readers()
+            if readers and readers[0].header is not None:
+                return readers[0].header.pid
+        time.sleep(0.01)
+    raise AssertionError("no worker came")
+
+
+def holds(line: Line) -> None:
+    """Half an answer, then nothing."""
+    while line.request() is not None:
+        line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+
+
+def counted(folder: Path) -> dict[str | None, int]:
+    return dict(Counter(c.close for c in RunDirectory.open(folder).captures()))
+
+
+def test_a_killed_worker_is_noticed_and_the_other_goes_on(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    killed: list[int] = []
+
+    def kill_first(progress: Progress) -> None:
+        if progress.done >= 10 and not killed:
+            killed.append(directory.readers()[0].header.pid)  # type: ignore[union-attr]
+            os.kill(killed[0], signal.SIGKILL)
+
+    with loopback() as server:
+        load = Load(requests=plan(60, gap_ms=20), target=at(server), options=LoadOptions(processes=2, prewarm=2))
+        outcome = run_load(directory, load, kill_first)
+    assert outcome.reasons[0].startswith("lost") and outcome.reasons[1] == "done" and not outcome.whole
+    captures = list(RunDirectory.open(tmp_path / "run").captures())
+    assert len(captures) == 60 and len({c.request_id for c in captures}) == 60
+    assert closes([c for c in captures if c.worker == 1]) == {"complete": 30}
+    lost = [c for c in captures if c.worker == 0 and c.close != "complete"]
+    assert lost and all(c.error and c.error.startswith("worker_lost") for c in lost)
+
+
+def test_killing_the_parent_stops_its_workers_and_the_capture_stays_readable(tmp_path: Path) -> None:
+    with loopback() as server:
+        parent = in_a_process(tmp_path / "run", server.port, count=400)
+        worker = worker_pid(tmp_path / "run")
+        time.sleep(0.6)
+        parent.kill()
+        parent.wait()
+        for _ in range(300):
+            if not Path(f"/proc/{worker}").exists():
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError("the worker outlived its parent")
+    assert parent.stdout is not None
+    parent.stdout.close()
+    found = counted(tmp_path / "run")
+    assert found["complete"] >= 10 and found["unsent"] > 0
+    assert sum(found.values()) == len(list(RunDirectory.open(tmp_path / "run").planned()))
+
+
+def test_sigterm_to_a_worker_keeps_what_came_and_leaves_the_rest_unsent(tmp_path: Path) -> None:
+    with loopback(holds) as server:
+        parent = in_a_process(tmp_path / "run", server.port, count=100)
+        worker = worker_pid(tmp_path / "run")
+        time.sleep(0.4)
+        os.kill(worker, signal.SIGTERM)
+        said, _ = parent.communicate(timeout=20)
+    assert said.split() == ["started", "stopped"]
+    found = counted(tmp_path / "run")
+    assert set(found) == {"cancelled", "unsent"} and sum(found.values()) == 100
+    cancelled = [c for c in RunDirectory.open(tmp_path / "run").captures() if c.close == "cancelled"]
+    assert all(c.reads[-1].data.endswith(b"half") for c in cancelled)
+
+
+def test_ctrl_c_stops_sending_and_keeps_everything(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    asked = threading.Event()
+
+    def look(progress: Progress) -> None:
+        if progress.done >= 5:
+            asked.set()
+
+    with loopback() as server:
+        load = Load(requests=plan(300, gap_ms=20), target=at(server), options=LoadOptions(prewarm=1))
+        outcome = run_load(directory, load, look, asked.is_set)
+    found = counted(tmp_path / "run")
+    assert outcome.interrupted and not outcome.whole
+    assert found["complete"] >= 5 and found["unsent"] > 100 and sum(found.values()) == 300
+
+
+def test_a_full_disk_ends_the_run_with_its_reason_and_what_is_written_can_be_read(tmp_path: Path) -> None:
+    def much(line: Line) -> None:
+        while line.request() is not None:
+            line.answer(b"x" * 20_000)
+
+    with loopback(much) as server:
+        parent = in_a_process(tmp_path / "run", server.port, count=200, gap_ms=10, size_limit=400_000)
+        said, _ = parent.communicate(timeout=30)
+    assert "can't be written" in said
+    captures = list(RunDirectory.open(tmp_path / "run").captures())
+    found = dict(Counter(c.close for c in captures))
+    assert found["complete"] >= 5 and found["unsent"] > 0 and sum(found.values()) == 200
+    assert all("can't be written" in (c.error or "") for c in captures if c.close in ("unsent", None))
+
+
+def test_too_few_descriptors_are_said_before_the_run_with_the_number_needed(tmp_path: Path) -> None:
+    with loopback() as server:
+        parent = in_a_process(tmp_path / "run", server.port, count=10, files=256, open_=2000)
+        said, _ = parent.communicate(timeout=20)
+    assert parent.returncode == 2
+    assert "ulimit -n 2064" in said and "256" in said and "2000" in said
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["run"])
+def test_an_output_folder_that_exists_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with loopback() as server:
+        parent = in_a_process(tmp_path / name, server.port)
+        said, _ = parent.communicate(timeout=20)
+    assert parent.returncode == 2 and "exists already" in said
