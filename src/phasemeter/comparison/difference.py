@@ -175,7 +175,7 @@ def ks_p_value(a: Floats, b: Floats) -> float:
     x = (size + 0.12 + 0.11 / size) * ks_statistic(a, b)
     if x < 0.2:
         return 1.0
-    return min(1.0, max(0.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * k * k * x * x) for k in range(1, 101))))
+    return min(1.0, max(0.0, 2 * sum((1 if k % 2 else -1) * math.exp(-2 * k * k * x * x) for k in range(1, 101))))
 
 
 def whole_distribution(metric: str, a: Floats, b: Floats, generator: Generator) -> Difference:
@@ -186,13 +186,13 @@ def whole_distribution(metric: str, a: Floats, b: Floats, generator: Generator) 
     ranked = pool[order]
     last = np.append(ranked[1:] != ranked[:-1], True)  # shares are read after the last of equal values
     owner_of = np.concatenate([np.arange(a.size) // length, a.size // length + 1 + np.arange(b.size) // length])[order]
-    blocks = np.unique(owner_of).size
+    stretches = np.unique(owner_of)
     in_a = int(np.ceil(a.size / length))
     seen = ks_statistic(a, b)
     beyond = 0
     for _ in range(PERMUTATIONS):
         chosen = np.zeros(int(owner_of.max()) + 1, dtype=bool)
-        chosen[np.unique(owner_of)[_permuted(blocks, generator)[:in_a]]] = True
+        chosen[stretches[_permuted(stretches.size, generator)[:in_a]]] = True
         mine = chosen[owner_of]
         total = int(mine.sum())
         gap = np.abs(np.cumsum(mine) / total - np.cumsum(~mine) / (mine.size - total))

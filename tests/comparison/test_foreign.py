@@ -1,0 +1,134 @@
+"""Every number of another tool's file comes back, with its unit and its definition."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phasemeter.comparison import foreign
+from phasemeter.comparison.foreign import model
+from phasemeter.comparison.foreign.model import SECONDS, Imported
+from phasemeter.errors import FileError
+from phasemeter.metrics.dialects import DIALECTS
+
+RECORDED = Path(__file__).parents[3] / "shared" / "recordings" / "results"
+FILES = (
+    "vllm/bench_serve_detailed.json", "sglang/bench_serving.jsonl", "aiperf/profile_export_aiperf.json",
+    "aiperf/profile_export.jsonl", "guidellm/benchmarks.json", "inferenceperf/summary_lifecycle_metrics.json",
+    "inferenceperf/stage_0_lifecycle_metrics.json", "inferenceperf/per_request_lifecycle_metrics.first8.json",
+    "evalscope/benchmark_percentile.json", "evalscope/benchmark_summary.json", "evalscope/workload_throughput.json",
+    "evalscope/workload_timeline.json", "evalscope/benchmark_args.json",
+)  # fmt: skip
+
+VLLM = {
+    "date": "20260101-000000", "endpoint_type": "openai-chat", "backend": "openai-chat", "model_id": "m", "num_prompts": 3,
+    "request_rate": "inf", "max_concurrency": 2, "duration": 4.0, "completed": 2, "failed": 1, "request_throughput": 0.5,
+    "output_throughput": 5.0, "total_token_throughput": 9.0, "input_lens": [8, 8, 8], "output_lens": [11, 11, 0],
+    "ttfts": [0.25, 0.5, 0.0], "itls": [[0.02] * 10, [0.03] * 10, []], "latencies": [0.45, 0.8, 0.0], "errors": ["", "", "x"],
+    "mean_ttft_ms": 375.0, "median_ttft_ms": 375.0, "std_ttft_ms": 125.0, "p99_ttft_ms": 497.5, "mean_tpot_ms": 25.0,
+    "median_tpot_ms": 25.0, "std_tpot_ms": 5.0, "p99_tpot_ms": 29.9, "mean_itl_ms": 25.0, "p99_itl_ms": 30.0,
+    "mean_e2el_ms": 625.0, "p99_e2el_ms": 796.5,
+}  # fmt: skip
+
+
+def leaves(document: Any, path: str = "") -> list[tuple[str, float]]:
+    """An oracle of its own: every single number with its path."""
+    if isinstance(document, dict):
+        return [found for k, v in document.items() for found in leaves(v, f"{path}.{k}" if path else k)]
+    if isinstance(document, list):
+        return [found for i, v in enumerate(document) for found in leaves(v, f"{path}[{i}]")]
+    return [(path, document)] if isinstance(document, int | float) and not isinstance(document, bool) else []
+
+
+def recovered(imported: Imported) -> dict[str, float]:
+    found = {}
+    for path, number in imported.numbers.items():
+        assert number.unit
+        assert number.definition
+        plain = path.removeprefix("report:")
+        for inner, value in leaves({"": number.value}) or [("", None)]:
+            found[plain + inner.removeprefix(".")] = value
+    return found
+
+
+def holds_every_number(text: str, file: str) -> list[Imported]:
+    found = foreign.read(text, file)
+    got: dict[str, float] = {}
+    for one in found:
+        got |= recovered(one)
+    for document in foreign.documents(text, file):
+        for path, value in leaves(document):
+            short = path.split("].", 1)[1] if path.startswith("benchmarks[") else path
+            assert short in got, short
+            assert got[short] == value or not math.isfinite(value), short
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_number_of_a_recorded_file_round_trips(name: str) -> None:
+    if not RECORDED.is_dir():
+        pytest.skip("../shared is not here: recorded result files")
+    file = RECORDED / name
+    for one in holds_every_number(file.read_text(encoding="utf-8"), file.name):
+        for metric in one.result.metrics.values():
+            assert metric.definition.startswith(DIALECTS[one.tool].id + ":")
+
+
+def test_metrics_are_the_files_statistics_in_seconds() -> None:
+    (one,) = holds_every_number(json.dumps(VLLM), "a.json")
+    ttft = one.result.metrics["ttft"]
+    assert (ttft.definition, ttft.unit, ttft.n, ttft.mean, ttft.std) == ("vllm@0.33:ttft", "s", 2, 0.375, 0.125)
+    assert ttft.percentiles["p99"].value == 0.4975
+    assert ttft.percentiles["p50"].value == 0.375
+    assert one.result.outcomes.failed == {"unspecified": 1}
+    assert one.values["tpot"] == pytest.approx([0.02, 0.03])
+    assert one.result.run["rate_per_s"] == "inf"
+
+
+def test_appended_runs_are_a_result_each() -> None:
+    assert len(foreign.read("\n".join([json.dumps(VLLM)] * 3), "a.jsonl")) == 3
+
+
+def test_infinity_in_a_file_becomes_null_not_broken_json() -> None:
+    (one,) = foreign.read(json.dumps(VLLM | {"rtfx": math.inf}), "a.json")
+    assert one.numbers["rtfx"].value is None
+
+
+def test_each_tool_is_told_from_what_its_file_holds() -> None:
+    block = {"unit": "ms", "avg": 200.0, "p50": 199.0, "p99": 230.0, "min": 1.0, "max": 300.0, "std": 3.0, "count": 9}
+    genai = {"time_to_first_token": block, "request_latency": block, "input_config": {"model": ["m"]}}
+    aiperf = genai | {"aiperf_version": "0.13.0", "schema_version": "1.4"}
+    profile = {"service_kind": "openai", "experiments": [{"requests": [
+        {"timestamp": 10**9, "response_timestamps": [10**9 + 2 * 10**8, 2 * 10**9]}]}]}  # fmt: skip
+    for document, tool in ((genai, "genai-perf"), (aiperf, "aiperf"), (profile, "genai-perf")):
+        (one,) = holds_every_number(json.dumps(document), "x.json")
+        assert one.tool == tool
+        assert one.result.metrics["time_to_first_token"].mean == pytest.approx(0.2)
+
+
+def test_an_unknown_file_names_what_is_known() -> None:
+    with pytest.raises(FileError) as unknown:
+        foreign.read('{"a": 1}', "x.json")
+    text = str(unknown.value)
+    assert all(tool in text for tool in foreign.TOOLS)
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(("text", "part"), [("not json", "no JSON"), ('{"a": 1}\n{"a":', "line 2: no JSON")])
+def test_a_broken_file_is_one_line(text: str, part: str) -> None:
+    with pytest.raises(FileError, match=part):
+        foreign.read(text, "x.json")
+
+
+def test_a_known_file_of_another_form_says_so() -> None:
+    with pytest.raises(FileError, match="looks like guidellm's"):
+        foreign.read('{"metadata": {"guidellm_version": "9"}, "benchmarks": [{}]}', "x.json")
+
+
+def test_units_are_seconds_by_exact_factors() -> None:
+    assert SECONDS == {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    assert model.look({"a": {"b.c": 3}}, "a.b.c") == 3
