@@ -19,6 +19,7 @@ from phasemeter.workload.arrivals import (
     scaled_ns,
     warnings_of,
 )
+from phasemeter.workload.streams import Stream
 
 
 def gaps_s(pattern: str, rate: str, seed: int, n: int) -> list[float]:
@@ -113,6 +114,13 @@ def test_a_ramp_down_to_nothing_ends() -> None:
 def test_a_ramp_without_a_length_asks_for_one() -> None:
     with pytest.raises(UserError, match="length"):
         next(offsets_ns(parse_arrivals("ramp:1/s:8/s", None), 0))
+
+
+@pytest.mark.parametrize("bits", [0, 2**64 - 1])
+def test_a_uniform_draw_reaches_neither_zero_nor_one(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "bits", lambda _self: bits)
+    assert 0 < Stream(0, "t").random() < 1
+    assert Stream(0, "t").exponential() > 0
 
 
 def test_scaling_divides_gaps_whatever_the_stamps_were() -> None:

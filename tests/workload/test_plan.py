@@ -68,6 +68,11 @@ def test_warm_up_does_not_change_what_is_measured() -> None:
     assert all(r.due_offset_ns is None for r in warm)
 
 
+def test_no_two_requests_of_a_plan_have_one_id() -> None:
+    ids = [r.request_id for r in plan(spec(warmup_requests=9, turns=2))]
+    assert len(set(ids)) == len(ids) == 49
+
+
 def test_warm_up_by_time_is_the_head_of_the_same_arrivals() -> None:
     asked = spec(requests=None, duration_s=10.0, warmup_s=4.0)
     requests = list(plan(asked))

@@ -198,7 +198,15 @@ def test_a_sample_says_how_many_of_how_many_and_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"slice": "x"}, {"slice": "5:1 parsec"}, {"sample": "-3"}, {"rate_scale": 0.0}, {"columns": "when=x"}]
+    "wrong",
+    [
+        {"slice": "x"},
+        {"slice": "7:9"},
+        {"slice": "5:1 parsec"},
+        {"sample": "-3"},
+        {"rate_scale": 0.0},
+        {"columns": "when=x"},
+    ],
 )
 def test_an_impossible_option_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):
@@ -233,6 +241,8 @@ def test_replay_refuses_a_file_in_doubt_and_names_the_line(tmp_path: Path) -> No
     path.write_text("time,input_tokens,output_tokens\n1,1,1\nx,1,1\n")
     with pytest.raises(FileError, match=r"t\.csv:3"):
         load_for_replay(path)
+    lenient = load_for_replay(path, TraceOptions(lenient=True))
+    assert (list(lenient.lines), lenient.did) == ([2], ["lenient: 1 faulty rows left out"])
     path.write_bytes(b"time,input_tokens,output_tokens\n1,1,\xff\n")
     with pytest.raises(FileError, match=r"t\.csv:2: is no UTF-8"):
         load_for_replay(path)

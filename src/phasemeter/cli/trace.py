@@ -75,7 +75,7 @@ def trace(
         print(json_module.dumps(files.document(loaded, options), allow_nan=False))
     else:
         print("\n".join(_view(loaded, files.summary(loaded))))
-    refused = not loaded.accepted and not (lenient and len(loaded.lines))
+    refused = not loaded.accepted
     if refused:
         print(f"phasemeter: {file}: {loaded.error_count} rows in doubt: not to be replayed as it is", file=sys.stderr)
     return 2 if refused else 0

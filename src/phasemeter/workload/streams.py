@@ -43,8 +43,11 @@ class Stream:
         return mix(self._state)
 
     def random(self) -> float:
-        """Uniform in (0, 1), both ends excluded: a logarithm of it is finite and no gap is exactly zero."""
-        return ((self.bits() >> 11) + 0.5) * 2.0**-53
+        """Uniform in (0, 1), both ends excluded: its logarithm is finite and no gap is exactly zero.
+
+        52 bits and a half: with 53 the largest draw would round to 1.
+        """
+        return ((self.bits() >> 12) + 0.5) * 2.0**-52
 
     def below(self, limit: int) -> int:
         """A whole number in [0, limit), each equally likely (up to limit/2^64)."""

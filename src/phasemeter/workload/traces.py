@@ -65,12 +65,13 @@ class Trace(msgspec.Struct, kw_only=True):
     kept_zero_output: int = 0
     invalid_lines: list[int] = []
     whole_seconds: bool = False
+    lenient: bool = False
     did: list[str]
 
     @property
     def accepted(self) -> bool:
-        """Fit to be replayed: rows there are, and none is in doubt."""
-        return not self.error_count and len(self.lines) > 0
+        """Fit to be replayed: rows there are, and none is in doubt (lenient: the doubtful ones are left out)."""
+        return len(self.lines) > 0 and (self.lenient or not self.error_count)
 
     def ids_of(self, row: int) -> tuple[int, ...]:
         """The prompt blocks of a row, () where the file has none."""
@@ -82,13 +83,11 @@ class Trace(msgspec.Struct, kw_only=True):
     def rows(self) -> Iterator[TraceRow]:
         """The rows for a plan, each once, in order."""
         for row in range(len(self.lines)):
-            session = self.sessions[row] if self.sessions else None
             yield TraceRow(
                 offset_ns=self.offsets_ns[row] if self.offsets_ns is not None else None,
                 input_tokens=self.input_tokens[row] if self.input_tokens is not None else None,
                 output_tokens=self.output_tokens[row] if self.output_tokens is not None else None,
                 hash_ids=self.ids_of(row),
-                conversation=session or None,
             )
 
 
@@ -130,6 +129,8 @@ class _Finish:
         self._blocks()
         if not self.keep and not self.errors.count:
             self.errors.add(1, "no_rows", f"none of {self.raw.rows_read} rows can be sent")
+        if self.options.lenient and self.errors.count:
+            self.did.append(f"lenient: {self.errors.count} faulty rows left out")
         self._order()
         whole = self.offsets is not None and _same_whole_second(self.offsets)
         self._pick()
@@ -228,6 +229,8 @@ class _Finish:
         if picked is places and len(places) == total:
             return
         chosen = list(picked)
+        if not chosen and total:
+            raise UserError(f"{self.name}: slice and sample leave none of {total} rows")
         self.keep = [self.keep[place] for place in chosen]
         if self.offsets is not None:
             first = self.offsets[chosen[0]] if chosen else 0
@@ -314,6 +317,7 @@ class _Finish:
             kept_zero_output=self.zero_kept,
             invalid_lines=[raw.lines[row] for row in self.invalid],
             whole_seconds=whole,
+            lenient=self.options.lenient,
             did=self.did,
         )
 
