@@ -16,6 +16,7 @@ from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
 VERBS: dict[str, tuple[str, str]] = {
+    "bench": ("phasemeter.cli.bench:bench", "Measure a service"),
     "inspect": ("phasemeter.cli.inspect:inspect", "Look into one exchange: boundaries, chunks, gaps, warnings"),
     "export-exchange": (
         "phasemeter.cli.export_exchange:export_exchange",
@@ -26,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Read a run: latencies, throughput, validity, under any tool's definitions",
     ),
     "define": ("phasemeter.cli.define:define", "Say what a metric means to each tool, side by side"),
+    "diagnose": ("phasemeter.cli.diagnose:diagnose", "Find out why a run was slow, step by step"),
     "evidence": ("phasemeter.cli.evidence:evidence", "Read server evidence: metrics pages, spans, response timings"),
     "trace": ("phasemeter.cli.trace:trace", "Look at a request trace: arrivals, lengths, faults by line"),
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),

@@ -96,6 +96,12 @@ def _gather(path: Path, gathered: Gathered) -> None:
     gathered.files.append({"file": name, "kind": kind})
 
 
+def page_of(path: Path) -> Page:
+    """One saved metrics page, with or without its HTTP head."""
+    _, body, start_s = _without_head(unpacked(path.read_bytes(), str(path)), str(path))
+    return parse_page(body, str(path), start_s=start_s)
+
+
 def _kind_of(body: bytes) -> str:
     start = body[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in {b"{", b"["}:

@@ -41,3 +41,10 @@ def window_mismatches(reading: EngineReading, requests: int | None, output_token
     if output_tokens is not None and value is not None and value != output_tokens:
         found.append(f"server_token_mismatch: the server generated {value:g} tokens, we received {output_tokens}")
     return found
+
+
+def is_idle(reading: EngineReading) -> bool | None:
+    """Nothing running, nothing waiting, on any engine of the page. None: the page doesn't tell."""
+    seen = [reading.readings.get(key) for key in ("running_requests", "waiting_requests")]
+    values = [one.value for one in seen if one is not None and one.status == "present"]
+    return None if not values or any(value is None for value in values) else not any(values)
