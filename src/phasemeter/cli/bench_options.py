@@ -51,6 +51,14 @@ class BenchOptions:
     rate_scale: Annotated[
         Text, Parameter(group=LOAD, help="with --trace: play it this many times faster (gaps are scaled)")
     ] = None
+    trace_slice: Annotated[
+        Text, Parameter(group=LOAD, help='with --trace: only "60s:5min" of its time, or rows "100:200"')
+    ] = None
+    trace_sample: Annotated[Text, Parameter(group=LOAD, help='with --trace: "100" rows or "10 %" of them')] = None
+    max_idle: Annotated[
+        Text, Parameter(group=LOAD, help='with --trace: a longer silence becomes this long, like "10 s"')
+    ] = None
+    lenient: Annotated[bool, Parameter(group=LOAD, negative="", help="with --trace: leave faulty rows out")] = False
     requests: Annotated[Text, Parameter(group=LOAD, help="how many requests are measured")] = None
     duration: Annotated[Text, Parameter(group=LOAD, help='or for how long requests become due, like "60s"')] = None
     warmup: Annotated[
@@ -74,8 +82,6 @@ class BenchOptions:
             group=LOAD, help='after the last send wait for answers: "all" (default), or cancel after a time like "30 s"'
         ),
     ] = None
-    ray: Annotated[Text, Parameter(group=LOAD, help="address of a Ray cluster to send from (extra `ray`)")] = None
-
     input_tokens: Annotated[
         Text, Parameter(group=WORK, help="length of the generated prompts in tokens (default 256)")
     ] = None
@@ -112,7 +118,7 @@ class BenchOptions:
     top_p: Annotated[float | None, Parameter(group=WORK, help="nucleus sampling")] = None
     stop: Annotated[list[str] | None, Parameter(group=WORK, negative="", help="stop string (repeatable)")] = None
     n: Annotated[int, Parameter(group=WORK, help="choices per request")] = 1
-    stream: Annotated[bool, Parameter(group=WORK, help="stream the answers")] = True
+    stream: Annotated[bool | None, Parameter(group=WORK, help="stream the answers (default)")] = None
 
     model: Annotated[
         Text,

@@ -5,6 +5,7 @@ Lives here: loading it. Must not live here: a default (a wrong tokenizer is wors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ class LocalTokenizer:
     def count(self, text: str) -> int:
         """How many tokens the text is, as a whole, without special tokens."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Its tokens' ids, without special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that these ids spell."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def load_tokenizer(path: Path) -> LocalTokenizer:
