@@ -63,6 +63,19 @@ def test_reads_on_both_sides_of_a_step_are_mapped_by_their_own_side() -> None:
     assert clock.times(reads, 0).times_ns == [before, after]
 
 
+@given(st.integers(-5 * 10**8, 5 * 10**8), st.lists(st.integers(1, 18 * TENTH), max_size=30))
+def test_a_request_that_lives_through_a_step_is_never_mapped_to_the_wrong_side(step: int, instants: list[int]) -> None:
+    """The oracle knows the true instant of each read; each is returned 1 ms later."""
+    clock = ReceiveClock(pairs(step_at=10, step=step))
+    late = 10**6
+    reads = [
+        Read(at + late, OFFSET + at + (step if at >= 9 * TENTH + TENTH // 2 else 0), b"") for at in sorted(instants)
+    ]
+    found = clock.times(reads, 0).times_ns
+    for at, read in zip(found, reads, strict=True):
+        assert read.user_ns - late - 1 <= at <= read.user_ns or abs(step) <= 2 * 10**6
+
+
 def test_a_stamp_after_the_read_or_before_the_send_is_refused() -> None:
     clock = ReceiveClock(pairs())
     late = Read(TENTH, OFFSET + TENTH + UNCERTAINTY_NS + 2, b"")

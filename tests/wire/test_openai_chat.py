@@ -31,6 +31,12 @@ def test_keep_alive_comments_start_no_clock() -> None:
     assert (ms(found.first_chunk_ns), ms(found.first_token_ns)) == (30, 30)
 
 
+def test_empty_data_and_named_heartbeats_carry_nothing() -> None:
+    beats = b"data:\n\ndata: \n\nevent: ping\ndata: still here\n\nevent: heartbeat\ndata: {}\n\n"
+    found = read([(1, beats), (5, event(chunk("a", finish=""))), (6, finished(1))])
+    assert (found.outcome, found.warnings, ms(found.first_token_ns)) == ("ok", frozenset(), 5)
+
+
 def test_a_finish_chunk_and_a_late_usage_chunk_move_neither_the_last_token_nor_the_gaps() -> None:
     late = event({"id": "r", "choices": [], "usage": usage(2)}) + DONE
     found = read([(10, event(chunk("a"))), (20, event(chunk("b"))), (25, event(chunk(finish="stop"))), (500, late)])

@@ -48,6 +48,7 @@ class ReceiveClock:
         self.refused = 0
         self._segments: list[tuple[int, int, int, float]] = []  # from realtime, to realtime, monotonic there, slope
         self._starts: list[int] = []
+        self._longest_before: list[int] = []
         self._last = (0, -1, 0, 0.0)
         self._build(ordered)
 
@@ -69,54 +70,61 @@ class ReceiveClock:
         self._segments.append((last.realtime_ns, last.realtime_ns + edge, last.monotonic_ns, 1.0))
         self._segments.sort()
         self._starts = [segment[0] for segment in self._segments]
+        furthest = 0
+        for segment in self._segments:  # where the segments before this one end at the latest
+            self._longest_before.append(furthest)
+            furthest = max(furthest, segment[1])
 
-    def monotonic_ns(self, realtime_ns: int) -> int | None:
-        """Where a realtime stamp lies on the monotonic clock; None where no pair tells (in a step, far outside).
+    def monotonic_ns(
+        self, realtime_ns: int, at_least_ns: int | None = None, at_most_ns: int | None = None
+    ) -> int | None:
+        """Where a realtime stamp lies on the monotonic clock, between the bounds if given.
 
-        After a step backwards two instants share a stamp: the later one is meant (`times` checks it against the read).
+        None where no pair tells (in a step, far outside) or nothing lies there. After a step backwards two instants share a
+        stamp: the later one that fits is meant.
         """
-        start, end, origin, slope = self._last
-        if not start <= realtime_ns < end:
-            position = bisect_right(self._starts, realtime_ns) - 1
-            while position >= 0 and realtime_ns >= self._segments[position][1]:
-                position -= 1
-                if position < 0 or realtime_ns - self._segments[position][0] > 10**12:
-                    return None
-            if position < 0:
+        position = bisect_right(self._starts, realtime_ns)
+        while position > 0:
+            position -= 1
+            start, end, origin, slope = self._segments[position]
+            if realtime_ns < end:
+                found = origin + round((realtime_ns - start) * slope)
+                if (at_least_ns is None or found >= at_least_ns) and (at_most_ns is None or found <= at_most_ns):
+                    self._last = self._segments[position]
+                    return found
+            if self._longest_before[position] <= realtime_ns:
                 return None
-            self._last = start, end, origin, slope = self._segments[position]
-        return origin + round((realtime_ns - start) * slope)
+        return None
 
     def times(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes:
         """The instants of one request's reads, never decreasing. `send_start_ns`: no answer can come before it."""
         times: list[int] = []
-        lag: int | None = None
+        lag = -1
         earliest = (send_start_ns or 0) - UNCERTAINTY_NS
         latest = 0
         mapped = 0
         start, end, origin, slope = self._last
         for read in reads:
-            user = read.user_ns
+            user = at = read.user_ns
             kernel = read.kernel_realtime_ns
-            at = user
-            if kernel is not None:
-                if start <= kernel < end:
-                    found: int | None = origin + int((kernel - start) * slope)
-                else:
-                    found = self.monotonic_ns(kernel)
+            if kernel is not None:  # min() and max() would cost as much as the rest of this loop
+                found: int | None = origin + int((kernel - start) * slope) if start <= kernel < end else None
+                if found is None or found < earliest or found > user:
+                    found = self.monotonic_ns(kernel, earliest, user + UNCERTAINTY_NS)
                     start, end, origin, slope = self._last
-                if found is not None and earliest <= found <= user + UNCERTAINTY_NS:
+                if found is None:
+                    self.refused += 1
+                else:
                     mapped += 1
                     if found < user:
                         at = found
-                    if lag is None or user - at > lag:
+                    if at - UNCERTAINTY_NS > earliest:
+                        earliest = at - UNCERTAINTY_NS  # one connection's bytes come in order
+                    if user - at > lag:
                         lag = user - at
-                else:
-                    self.refused += 1
-            if at < latest:
-                at = latest
-            latest = at
-            times.append(at)
+            if at > latest:
+                latest = at
+            times.append(latest)
         self.mapped += mapped
         self.user_stamped += len(times) - mapped
-        return ReceiveTimes(times, lag)
+        return ReceiveTimes(times, lag if lag >= 0 else None)

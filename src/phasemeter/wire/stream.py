@@ -22,6 +22,8 @@ from phasemeter.wire.template import TEMPLATES, Template, learn
 
 LINE_LIMIT = 64 * 1024 * 1024
 FIRST_BYTES = 200
+DONE_WORDS = (b"[DONE]", b'"[DONE]"')
+HEARTBEATS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive")  # event names
 
 _decode = msgspec.json.Decoder().decode
 _NOT_JSON = object()
@@ -224,7 +226,7 @@ class StreamReader:
 
     def _sse_event(self, event: SseEvent) -> None:
         data = event.data
-        if self._done(data, event.reads[-1]):
+        if self._done(data, event.reads[-1]) or not data.strip():
             return
         document = parse(data)
         if document is not _NOT_JSON:
@@ -247,13 +249,15 @@ class StreamReader:
             self.reading.data_events += 1
             self.reading.fail("server_error_in_stream", text)
             return
+        if event.name in HEARTBEATS:
+            return
         mended = parse(text.encode())
         if mended is not _NOT_JSON and "\ufffd" in text:
             self.reading.warnings.add("invalid_utf8")
         self._give(mended, event.name, event.reads[-1])
 
     def _done(self, data: bytes, read: int) -> bool:
-        if data.strip() != b"[DONE]":
+        if data.strip() not in DONE_WORDS:
             return False
         if self.reading.done_read is None:
             self.reading.done_read = read
