@@ -1,0 +1,108 @@
+"""The sequences that decode, as aggregates: how many, the sum of their contexts, when each ends, how many blocks a step takes.
+
+Lives here: the counts that make a stretch of decode steps cheap. Must not live here: who decodes (policies/), the pool (kv_cache).
+
+Every sequence in here gains one token a decode step. With d the number of decode steps so far, a sequence holds
+offset + d tokens of KV, ends after the step that makes d its finish step, and needs a new block before each step for which
+offset + d is a multiple of the block size: so a step's demand is a count by (−offset) mod block size.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from phasemeter.serving.sequence import Sequence
+
+
+class Decodes:
+    """`count` sequences (each sample is one), `steps` decode steps done so far, `owing` blocks of copies still to be made.
+
+    After prefill the samples of a request share its last, half-filled block; before their first decode step all but one of them
+    take a block of their own and copy it (PagedAttention, section 4.4).
+    """
+
+    def __init__(self, block_size: int, *, by_slot: bool) -> None:
+        self.block_size = block_size
+        self.count = 0
+        self.offsets = 0  # sum of offsets, weighted by samples
+        self.steps = 0
+        self.demand = [0] * block_size
+        self.owing: dict[Sequence, int] = {}
+        self.heap: list[tuple[int, int, Sequence]] = []
+        self.members: list[dict[Sequence, None]] | None = [{} for _ in range(block_size)] if by_slot else None
+
+    def join(self, sequence: Sequence, left: int, context: int) -> None:
+        """`sequence` holds `context` tokens (a padded batch: is charged for them) and has `left` tokens to go."""
+        steps, samples = self.steps, sequence.samples
+        offset = sequence.offset = context - steps
+        sequence._finish_at = finish = steps + left
+        heappush(self.heap, (finish, sequence.order, sequence))
+        self.count += samples
+        self.offsets += offset * samples
+        slot = -offset % self.block_size
+        self.demand[slot] += samples
+        if self.members is not None:
+            self.members[slot][sequence] = None
+        if samples > 1 and slot != steps % self.block_size and sequence.generated == 1:
+            self.owing[sequence] = samples - 1
+
+    def leave(self, sequence: Sequence) -> None:
+        samples, offset = sequence.samples, sequence.offset
+        sequence._finish_at = -1  # its entry in the heap is stale from now on
+        self.count -= samples
+        self.offsets -= offset * samples
+        slot = -offset % self.block_size
+        self.demand[slot] -= samples
+        if self.members is not None:
+            del self.members[slot][sequence]
+        if self.owing:
+            self.owing.pop(sequence, None)
+
+    def contexts(self) -> int:
+        """KV tokens that the next decode step attends to, the new tokens included."""
+        return self.offsets + self.count * (self.steps + 1)
+
+    def blocks_due(self) -> int:
+        """New blocks that the next decode step takes."""
+        due = self.demand[self.steps % self.block_size]
+        return due + sum(self.owing.values()) if self.owing else due
+
+    def next_finish(self) -> int:
+        """The number of decode steps after which the next sequence ends. There must be one."""
+        heap = self.heap
+        while heap[0][2]._finish_at != heap[0][0]:
+            heappop(heap)
+        return heap[0][0]
+
+    def blocks_within(self, steps: int) -> int:
+        """New blocks that the next `steps` steps take, copies left out."""
+        cycles, rest = divmod(steps, self.block_size)
+        first = self.steps % self.block_size
+        end = first + rest
+        demand = self.demand
+        part = sum(demand[first:end])
+        if end > self.block_size:
+            part += sum(demand[: end - self.block_size])
+        return part + cycles * sum(demand) if cycles else part
+
+    def steps_within(self, blocks: int, most: int) -> int:
+        """How many steps, at most `most`, need no more than `blocks` new blocks altogether, copies left out."""
+        per_cycle = sum(self.demand)
+        if ((most + self.block_size - 1) // self.block_size) * per_cycle <= blocks:
+            return most
+        cycles, room = divmod(blocks, per_cycle)
+        steps = cycles * self.block_size
+        slot = self.steps % self.block_size
+        while steps < most and (room := room - self.demand[slot]) >= 0:
+            steps += 1
+            slot = (slot + 1) % self.block_size
+        return min(steps, most)
+
+    def quiet_steps(self, most: int) -> int:
+        """The next step and those after it that take no block: at most `most`."""
+        slot = self.steps % self.block_size
+        for steps in range(1, min(most, self.block_size)):
+            slot = (slot + 1) % self.block_size
+            if self.demand[slot]:
+                return steps
+        return most if not any(self.demand) else min(most, self.block_size)

@@ -1,0 +1,457 @@
+"""One engine: a policy, a KV pool and a step-time model, told what time it is.
+
+Lives here: `Engine`, which turns a policy's choices into steps, steps into tokens, and tokens into each request's truth.
+Must not live here: the choices (policies/), the moves (state), memory (kv_cache, kv_reserved), costs (step_shape, step_time).
+
+It reads no clock. The caller says what comes and what time it is, and is told when to come back:
+
+    engine = Engine(VllmV0(), CountedKv(blocks=4096), LinearStepTime(fixed=...), Limits())
+    engine.submit(now_ns, request)            # now_ns never falls; it joins the first step that starts at or after now_ns
+    engine.due_ns()                           # when the step in progress ends; None: nothing to do
+    engine.advance(now_ns)                    # every event up to now_ns, oldest first
+
+Submit what comes at an instant before advancing to it. Steps follow each other without a pause at their planned instants: a
+caller who is late changes nothing. With `tokens=True` it goes step by step and tells each token (the emulator); without, it
+tells of requests only, and runs through stretches of decode steps in closed form (the simulator: submit many, then
+`advance` far). Both give the same instants. A prefill pool also has `release`, a decode pool `offer` and `delivered`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop
+from math import isqrt
+
+from phasemeter.errors import InternalError, UserError
+from phasemeter.serving.block_demand import Decodes
+from phasemeter.serving.events import Admitted, Event, Finished, Preempted, Prefilled, Pull, Tokens, Truth
+from phasemeter.serving.kv_cache import Shares
+from phasemeter.serving.kv_reserved import ReservedKv
+from phasemeter.serving.segments import SegmentLog
+from phasemeter.serving.sequence import Request, Sequence
+from phasemeter.serving.state import NO_CHUNKS, Chunk, Kv, Limits, Policy, State
+from phasemeter.serving.step_shape import TICK_BITS, BatchShape, StepTime, ns_of_ticks
+
+_HALF = 1 << (TICK_BITS - 1)
+
+
+def steps_within(base: int, growth: int, room: int) -> int:
+    """The most steps whose durations base, base + growth, … add up to at most `room` ticks."""
+    if room < base:
+        return 0
+    if not growth:
+        return room // base
+    # growth·j² + (2·base − growth)·j ≤ 2·room, solved for j
+    middle = 2 * base - growth
+    return (isqrt(middle * middle + 8 * growth * room) - middle) // (2 * growth)
+
+
+class Engine:
+    """One replica. `tokens`: tell every token, step by step. `log`: keeps the segments of steps. `requests_only`: tell Finished alone."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        kv: Kv,
+        step_time: StepTime,
+        limits: Limits,
+        *,
+        tokens: bool = False,
+        log: SegmentLog | None = None,
+    ) -> None:
+        if policy.reserves != isinstance(kv, ReservedKv):
+            kind = "a ReservedKv" if policy.reserves else "a CountedKv or PagedKv"
+            raise UserError(f"policy {type(policy).__name__} needs {kind}")
+        if policy.null_blocks:
+            kv.hold_back(policy.null_blocks)
+        self.policy = policy
+        self.step_time = step_time
+        self.state = State(kv, limits)
+        self.log = log
+        self.steps = 0  # ended so far
+        self.requests_only = False
+        self._tokens = tokens
+        self._largest = policy.largest(kv, limits)
+        self._submitted = 0
+        self._inbox: deque[tuple[int, str, Sequence]] = deque()  # (tick, what, who)
+        self._pulling: dict[str, Sequence] = {}
+        self._events: list[Event] = []
+        self._now_t = 0  # the last step's end: the next one starts at or after it
+        self._last_decode_step = -1
+        self._busy = False  # whether a step (or a stretch of them) is in progress; what it is:
+        self._start_t = self._end_t = 0
+        self._chunks: list[Chunk] = NO_CHUNKS
+        self._decoding = 0  # how many decode steps it has
+        self._left_out: list[tuple[Sequence, int, int]] = []  # (who, tokens to go, tokens held)
+        self._prefill_total = self._mixed_total = self._mixed_extra = 0  # ticks that others' prefills took from decodes
+
+    def submit(self, now_ns: int, request: Request) -> None:
+        """`request` enters the queue. Raises UserError for one that this replica could never serve."""
+        self._check(request)
+        sequence = Sequence(request, self._submitted, now_ns)
+        self._submitted += 1
+        self._put(now_ns, "waiting", sequence)
+
+    def offer(self, now_ns: int, request: Request) -> None:
+        """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
+        self._check(request)
+        if request.output_tokens < 2:
+            raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
+        sequence = Sequence(request, self._submitted, now_ns)
+        self._submitted += 1
+        sequence.generated = 1
+        sequence._left -= 1
+        sequence.computed = sequence.target
+        self._put(now_ns, "offer", sequence)
+
+    def delivered(self, now_ns: int, request_id: str) -> None:
+        """For a decode pool: the KV that `Pull` announced is here."""
+        self._put(now_ns, "delivered", self._pulling.pop(request_id))
+
+    def release(self, now_ns: int, request_id: str) -> None:
+        """For a prefill pool: the KV of a `Prefilled` request has been pulled."""
+        self._put(now_ns, "release", self.state.held_out.pop(request_id))
+
+    def due_ns(self) -> int | None:
+        """When `advance` has something to do next; None: never, unless something comes."""
+        if self._busy:
+            return ns_of_ticks(self._end_t)
+        return ns_of_ticks(max(self._inbox[0][0], self._now_t)) if self._inbox else None
+
+    def advance(self, now_ns: int) -> list[Event]:
+        """Lives through everything up to `now_ns` and tells of it, oldest first."""
+        horizon = (now_ns << TICK_BITS) + _HALF - 1  # ticks that round to now_ns or before
+        while True:
+            if self._busy:
+                if self._end_t > horizon:
+                    break
+                self._complete()
+            elif not self._begin(horizon):
+                break
+        events, self._events = self._events, []
+        return events
+
+    def kv_shares(self) -> Shares:
+        """What the KV pool holds now."""
+        return self.state.kv.shares(list(self.state.running), self.state.held, bool(self.state.waiting))
+
+    # a step's beginning
+
+    def _check(self, request: Request) -> None:
+        kv_tokens, prefill_tokens = self._largest
+        longest = request.prompt_tokens + request.output_tokens - 1
+        who = f"request {request.request_id}"
+        if request.samples > 1 and not self.policy.samples:
+            raise UserError(
+                f"{who}: {type(self.policy).__name__} runs one sample a request: submit {request.samples} requests"
+            )
+        limit = self.state.limits.max_model_len
+        if limit is not None and longest + 1 > limit:
+            raise UserError(f"{who}: {longest + 1} tokens of prompt and answer, but max_model_len is {limit}")
+        if longest * request.samples > kv_tokens:
+            raise UserError(
+                f"{who}: needs KV for {longest * request.samples} tokens, the pool can give one request {kv_tokens}"
+            )
+        if prefill_tokens is not None and longest > prefill_tokens:
+            raise UserError(
+                f"{who}: {longest} tokens may have to be prefilled at once, but a batch takes {prefill_tokens}"
+            )
+        if request.samples > self.state.limits.max_num_seqs:
+            raise UserError(f"{who}: {request.samples} samples, but max_num_seqs is {self.state.limits.max_num_seqs}")
+
+    def _put(self, now_ns: int, what: str, sequence: Sequence) -> None:
+        tick = now_ns << TICK_BITS
+        if self._inbox and tick < self._inbox[-1][0]:
+            raise InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
+        self._inbox.append((tick, what, sequence))
+
+    def _receive(self, t: int) -> None:
+        inbox, state = self._inbox, self.state
+        while inbox and inbox[0][0] <= t:
+            _, what, sequence = inbox.popleft()
+            if what == "waiting" or what == "delivered":
+                state.waiting.append(sequence)
+            elif what == "offer":
+                state.unpulled.append(sequence)
+            else:
+                state.kv.release(sequence, sequence.computed)
+
+    def _begin(self, horizon: int) -> bool:
+        """Starts the next step if it starts by `horizon`."""
+        state, inbox = self.state, self._inbox
+        t = self._now_t
+        if not (state.running or state.swapped or state.waiting or state.unpulled):
+            if not inbox:
+                return False
+            t = max(t, inbox[0][0])
+            if t > horizon:
+                return False
+        if inbox and inbox[0][0] <= t:
+            self._receive(t)
+        chunks, decode = self.policy.schedule(state)
+        self._now_t = self._start_t = t
+        hurried = bool(state._preempted)
+        if hurried or state._resumed or state._pulled or chunks:
+            self._note_moves(t, chunks)
+        count = state.decodes.count
+        if count and not chunks and not state.left_out:
+            self._begin_decodes(t, horizon, once=self._tokens or hurried)
+        elif chunks or (decode and count):
+            self._begin_mixed(t, chunks, decode and count > 0)
+        else:  # nobody can run: only an input can change that
+            if state.running:
+                raise InternalError("sequences run, but no step is due for them")
+            if not inbox:
+                return False
+            self._now_t = max(t, inbox[0][0])
+            return self._now_t <= horizon
+        return True
+
+    def _begin_decodes(self, t: int, horizon: int, *, once: bool) -> None:
+        """A stretch of decode steps up to the next thing that could change the batch."""
+        state = self.state
+        decodes = state.decodes
+        base, growth, most = self.step_time.decode_line(decodes.count, decodes.contexts())
+        swapped = state._swapped_blocks
+        if once or swapped:
+            steps = 1
+        else:
+            steps = decodes.next_finish() - decodes.steps
+            if most is not None and most < steps:
+                steps = most
+            bound = horizon
+            heeds = not state.waiting and state.seats < state.limits.max_num_seqs and not self.policy.padded
+            if self._inbox and (heeds or self._inbox[0][1] != "waiting") and self._inbox[0][0] <= bound:
+                bound = self._inbox[0][0] - 1
+            if t + base * (steps - 1) + growth * (((steps - 1) * (steps - 2)) >> 1) > bound:  # the last one's start
+                steps = 1 + steps_within(base, growth, bound - t)
+            if state.kv.grows:
+                steps = state.kv.most_steps(decodes, steps)
+        if swapped:
+            base = self.step_time.step_ticks(BatchShape(decodes.count, decodes.contexts(), (), swapped))
+            state._swapped_blocks = 0
+        if self.log is not None:
+            self.log.add(t, self.steps, steps, base, growth, decodes.count, state.kv.used_tokens())
+        if state.kv.grows:
+            state.kv.take_steps(decodes, steps)
+        self._end_t = t + base * steps + growth * ((steps * (steps - 1)) >> 1)
+        self._chunks = NO_CHUNKS
+        self._decoding = steps
+        self._mixed_extra = 0
+        self._busy = True
+
+    def _begin_mixed(self, t: int, chunks: list[Chunk], decode: bool) -> None:
+        """One step that holds chunks, or decodes of which some are left out."""
+        state = self.state
+        decodes = state.decodes
+        self._left_out = [(s, s._finish_at - decodes.steps, s.offset + decodes.steps) for s in state.left_out]
+        for sequence in state.left_out:
+            decodes.leave(sequence)
+        state.left_out = []
+        longest = max(s.target for s, _ in chunks) if self.policy.padded else 0
+        sizes = [(longest or new, 0 if longest else s.computed) for s, new in chunks]
+        count, contexts = (decodes.count, decodes.contexts()) if decode else (0, 0)
+        ticks = self.step_time.step_ticks(BatchShape(count, contexts, sizes, state._swapped_blocks))
+        state._swapped_blocks = 0
+        self._mixed_extra = 0
+        if count:
+            self._mixed_extra = ticks - self.step_time.decode_line(count, contexts)[0]
+            if state.kv.grows:
+                state.kv.take_steps(decodes, 1)
+        if self.log is not None:
+            self.log.add(t, self.steps, 1, ticks, 0, count, state.kv.used_tokens())
+        self._end_t = t + ticks
+        self._chunks = chunks
+        self._decoding = 1 if count else 0
+        self._busy = True
+
+    def _note_moves(self, t: int, chunks: list[Chunk]) -> None:
+        """Stalls and events of what the policy did at the step's start."""
+        state, tell = self.state, not self.requests_only
+        at_ns = ns_of_ticks(t)
+        for sequence, how in state._preempted:
+            sequence.preemptions += 1
+            if sequence._first_step >= 0:
+                self._end_span(sequence)
+                sequence._preempted_t = t
+                sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
+                sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
+            if tell:
+                self._events.append(Preempted(at_ns, sequence._request.request_id, how))
+        state._preempted.clear()
+        for sequence in state._resumed:
+            sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
+            sequence._first_step = self.steps
+            if sequence._first_token_t < 0:  # it came with its first token
+                sequence._first_token_t = sequence._prefill_end_t = sequence._enter_ns << TICK_BITS
+            self._start(sequence, t, at_ns)
+        for sequence in state._pulled:
+            self._pulling[sequence._request.request_id] = sequence
+            self._events.append(Pull(at_ns, sequence._request.request_id, sequence.target))
+        state._pulled.clear()
+        for sequence, _ in chunks:
+            if sequence._prefill_start_t < 0:
+                self._start(sequence, t, at_ns)
+
+    def _start(self, sequence: Sequence, t: int, at_ns: int) -> None:
+        if sequence._prefill_start_t < 0:
+            sequence._prefill_start_t = t
+            sequence._start_cached = sequence.cached
+            if not self.requests_only:
+                self._events.append(Admitted(at_ns, sequence._request.request_id))
+
+    # a step's end
+
+    def _complete(self) -> None:
+        state, t = self.state, self._end_t
+        self._busy = False
+        self._now_t = t
+        done = self._decoding
+        decodes = state.decodes
+        self.steps += done or 1
+        told = len(self._events)
+        more: tuple[str, ...] = ()
+        if done:
+            self._last_decode_step = self.steps - 1
+            decodes.steps += done
+            if self._tokens:
+                left_out = {s for s, _, _ in self._left_out}
+                more = tuple(s._request.request_id for s in state.running if s._finish_at >= 0 and s not in left_out)
+            if state._resumed:
+                self._end_interruptions(t)
+            self._mixed_total += self._mixed_extra
+            heap = decodes.heap
+            while heap and heap[0][0] <= decodes.steps:
+                at, _, sequence = heappop(heap)
+                if sequence._finish_at == at:
+                    self._finish_decoding(sequence, t)
+        elif decodes.count or self._left_out:
+            self._prefill_total += t - self._start_t
+        if self._left_out:
+            self._take_back(t)
+        first = self._end_chunks(t) if self._chunks else ()
+        if self._tokens:
+            self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(t), first, more))
+        if self.policy.padded and state.running and not decodes.heap and not state.prefilling:
+            self._end_padded()
+
+    def _end_interruptions(self, t: int) -> None:
+        for sequence in self.state._resumed:
+            if sequence._preempted_t >= 0:
+                sequence._preempted_stall += t - sequence._preempted_t
+                sequence._preempted_t = -1
+                sequence._mixed_mark = self._mixed_total + self._mixed_extra
+        self.state._resumed.clear()
+
+    def _take_back(self, t: int) -> None:
+        """Decodes that the budget left out go on with the next step."""
+        for sequence, left, held in self._left_out:
+            sequence._left, sequence.generated = left, sequence._request.output_tokens - left
+            sequence.target = held
+            self.state.decodes.join(sequence, left, held)
+            if self._decoding:
+                sequence._prefill_stall += t - self._start_t
+                sequence._mixed_stall -= self._mixed_extra
+            self._end_span(sequence)
+            sequence._first_step = self.steps
+        self._left_out = []
+
+    def _finish_decoding(self, sequence: Sequence, t: int) -> None:
+        state = self.state
+        held = sequence.offset + state.decodes.steps
+        sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
+        sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
+        self._end_span(sequence)
+        if self.policy.padded:  # its seat and its memory stay taken until the batch has ended
+            sequence._finish_at = -1
+        else:
+            state.decodes.leave(sequence)
+            del state.running[sequence]
+            state.seats -= sequence.samples
+            state.kv.release(sequence, held)
+        self._events.append(Finished(ns_of_ticks(t), sequence._request.request_id, self._truth(sequence, t)))
+
+    def _end_chunks(self, t: int) -> tuple[str, ...]:
+        """The chunks are computed: whose prefill is over emits a token. Answers who they are."""
+        state, step = self.state, self.steps - 1
+        first: list[str] = []
+        padding = max(s.target for s, _ in self._chunks) if self.policy.padded else 0
+        for sequence, new in self._chunks:
+            if not sequence.computed + new == sequence.target:
+                if sequence.computed == sequence.cached and sequence not in state.prefilling:
+                    state.prefilling.append(sequence)
+                sequence.computed += new
+                continue
+            sequence.computed += new
+            if state.prefilling and sequence in state.prefilling:
+                state.prefilling.remove(sequence)
+            sequence.generated += 1
+            sequence._left -= 1
+            sequence._first_step = step
+            if sequence._first_token_t < 0:
+                sequence._first_token_t = sequence._prefill_end_t = t
+            elif sequence._preempted_t >= 0:
+                sequence._preempted_stall += t - sequence._preempted_t
+                sequence._preempted_t = -1
+            if self._tokens:
+                first.append(sequence._request.request_id)
+            if sequence._left and not self.policy.prefill_only:
+                sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
+                state.decodes.join(sequence, sequence._left, padding or sequence.target)
+            else:
+                self._end_at_prefill(sequence, t)
+        return tuple(first)
+
+    def _end_at_prefill(self, sequence: Sequence, t: int) -> None:
+        """Its answer is one token long, or is decoded elsewhere."""
+        state, request_id = self.state, sequence._request.request_id
+        self._end_span(sequence)
+        if not self.policy.padded:
+            del state.running[sequence]
+            state.seats -= sequence.samples
+        truth = self._truth(sequence, t)
+        if sequence._left:
+            state.held_out[request_id] = sequence
+            self._events.append(Prefilled(ns_of_ticks(t), request_id, truth))
+            return
+        if not self.policy.padded:
+            state.kv.release(sequence, sequence.target)
+        self._events.append(Finished(ns_of_ticks(t), request_id, truth))
+
+    def _end_padded(self) -> None:
+        state = self.state
+        for sequence in state.running:
+            state.kv.release(sequence, sequence.target)
+        state.running.clear()
+        state.seats = 0
+        steps = state.decodes.steps
+        state.decodes = Decodes(state.kv.block_size, by_slot=state.kv.named)
+        state.decodes.steps = steps
+
+    def _end_span(self, sequence: Sequence) -> None:
+        """Its tokens stop for now: the last came with the last decode step, or with the step of its first one."""
+        if sequence._first_step < self.steps:
+            span = sequence._first_step, max(sequence._first_step, self._last_decode_step)
+            sequence._spans = (*sequence._spans, span)
+        sequence._first_step = -1
+
+    def _truth(self, sequence: Sequence, t: int) -> Truth:
+        request = sequence._request
+        return Truth(
+            request.request_id,
+            request.prompt_tokens,
+            request.output_tokens,
+            request.samples,
+            sequence._start_cached,
+            request.arrival_ns,
+            sequence._enter_ns,
+            (sequence._prefill_start_t + _HALF) >> TICK_BITS,
+            (sequence._prefill_end_t + _HALF) >> TICK_BITS,
+            (sequence._first_token_t + _HALF) >> TICK_BITS,
+            (t + _HALF) >> TICK_BITS,
+            (sequence._prefill_stall + _HALF) >> TICK_BITS,
+            (sequence._mixed_stall + _HALF) >> TICK_BITS,
+            (sequence._preempted_stall + _HALF) >> TICK_BITS,
+            sequence.preemptions,
+            sequence._spans,
+        )

@@ -1,0 +1,256 @@
+"""Paged KV memory: counted blocks, or blocks with names where content is shared.
+
+Lives here: `CountedKv` (arithmetic only) and `PagedKv` (block tables, reference counts, prefix reuse by hash chain, LRU of freed
+blocks, copy-on-write for samples). Must not live here: who gets blocks (policies/), reserved memory (kv_reserved).
+
+Both count blocks alike: with nothing shared between requests, an engine on either gives identical results (tests/serving).
+Source: PagedAttention (arXiv 2309.06180), sections 4.2 to 4.4; prefix reuse by chained block hashes as in vLLM v1.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from phasemeter.errors import UserError
+from phasemeter.serving.block_demand import Decodes
+from phasemeter.serving.sequence import Sequence
+
+
+class Shares(NamedTuple):
+    """What the KV pool holds, as shares that add up to 1. The words are those of PagedAttention's figure 2.
+
+    `tokens`: KV that exists. `reserved`: kept for tokens its owner will still generate. `internal`: kept by an owner that will never
+    fill it. `external`: free, though a request waits that doesn't fit into it. `free`: free, and nobody waits or blocks of any size serve.
+    """
+
+    tokens: float
+    reserved: float
+    internal: float
+    external: float
+    free: float
+
+
+def checked_size(blocks: int, block_size: int) -> None:
+    if blocks < 1 or block_size < 1:
+        raise UserError(f"a KV pool of {blocks} blocks of {block_size} tokens holds nothing: both have to be 1 or more")
+
+
+class CountedKv:
+    """Blocks without names: `free` of `total` are left. Nothing is shared but the prompt among one request's samples."""
+
+    grows = True
+    named = False
+
+    def __init__(self, blocks: int, block_size: int = 16) -> None:
+        checked_size(blocks, block_size)
+        self.total = self.free = blocks
+        self.block_size = block_size
+
+    def hold_back(self, blocks: int) -> None:
+        """Takes blocks away for good (vLLM v1's null block)."""
+        self.total -= blocks
+        self.free -= blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def held_blocks(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that `sequence` holds with `tokens` of KV a sample: samples share the prompt's full blocks."""
+        blocks = -(-tokens // self.block_size)
+        if sequence.samples == 1 or tokens <= sequence.prompt_tokens:
+            return blocks
+        shared = sequence.prompt_tokens // self.block_size
+        return shared + sequence.samples * (blocks - shared)
+
+    def match(self, sequence: Sequence) -> int:
+        """Tokens of it that are in the prefix cache: none, without names."""
+        return 0
+
+    def needed(self, sequence: Sequence, tokens: int, cached: int = 0) -> int:
+        """How many free blocks it takes to let `sequence` hold `tokens`."""
+        return -(-tokens // self.block_size) - sequence.blocks
+
+    def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
+        """Gives `sequence` blocks for `tokens`. The caller has seen that `needed` are free."""
+        blocks = -(-tokens // self.block_size)
+        self.free -= blocks - sequence.blocks
+        sequence.blocks = blocks
+
+    def take_steps(self, decodes: Decodes, steps: int) -> None:
+        """The blocks of the next `steps` decode steps."""
+        if decodes.owing:
+            self.free -= sum(decodes.owing.values())
+            decodes.owing.clear()
+        self.free -= decodes.blocks_within(steps)
+
+    def most_steps(self, decodes: Decodes, most: int) -> int:
+        """How many of the next `most` decode steps can be taken at once; the first one fits."""
+        free = self.free - sum(decodes.owing.values()) if decodes.owing else self.free
+        return decodes.steps_within(free, most) or 1
+
+    def restore(self, sequence: Sequence, tokens: int) -> None:
+        """Room for a swapped sequence that comes back with `tokens` a sample."""
+        blocks = self.held_blocks(sequence, tokens)
+        self.free -= blocks
+        sequence.blocks = blocks
+
+    def release(self, sequence: Sequence, tokens: int) -> None:
+        """Frees everything of `sequence`, which holds `tokens`."""
+        self.free += self.held_blocks(sequence, tokens)
+        sequence.blocks = 0
+
+    def used_tokens(self) -> int:
+        return (self.total - self.free) * self.block_size
+
+    def shares(self, sequences: list[Sequence], held: Callable[[Sequence], int], waits: bool) -> Shares:
+        """Shares now, of a pool held by `sequences` with `held` tokens each. A last block's empty slots are internal fragmentation, as the paper has it."""
+        tokens = sum(held(s) * s.samples - (s.samples - 1) * self._shared_tokens(s, held(s)) for s in sequences)
+        size = self.total * self.block_size
+        used = self.used_tokens()
+        tokens = min(tokens, used)
+        return Shares(tokens / size, 0.0, (used - tokens) / size, 0.0, 1 - used / size)
+
+    def _shared_tokens(self, sequence: Sequence, tokens: int) -> int:
+        if tokens <= sequence.prompt_tokens:
+            return tokens
+        return sequence.prompt_tokens // self.block_size * self.block_size
+
+
+class PagedKv(CountedKv):
+    """Blocks with names. A block whose last owner left keeps its content, findable by hash, until it is taken: oldest first.
+
+    `free` counts those too. Decode steps that take blocks go one by one, since which block is taken decides what is forgotten.
+    `prefix_caching` False: names and reference counts, but nothing is ever found again.
+    """
+
+    named = True
+
+    def __init__(self, blocks: int, block_size: int = 16, *, prefix_caching: bool = True) -> None:
+        super().__init__(blocks, block_size)
+        self.prefix_caching = prefix_caching
+        self.references = [0] * blocks
+        self.hash_of: dict[int, int] = {}
+        self.block_of: dict[int, int] = {}
+        self.unowned: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self.evictions = 0
+
+    def hold_back(self, blocks: int) -> None:
+        for _ in range(blocks):
+            self.references[self._pop()] = 1
+        self.total -= blocks
+
+    def match(self, sequence: Sequence) -> int:
+        """Tokens of its leading blocks that are cached. At least its last token is always computed: it gives the next one."""
+        if not self.prefix_caching:
+            return 0
+        found = 0
+        for block_hash in sequence.block_hashes[: (sequence.target - 1) // self.block_size]:
+            if block_hash not in self.block_of:
+                break
+            found += 1
+        return found * self.block_size
+
+    def needed(self, sequence: Sequence, tokens: int, cached: int = 0) -> int:
+        shared = sequence.block_hashes[: cached // self.block_size] if cached else ()
+        owned = sum(1 for block_hash in shared if self.references[self.block_of[block_hash]])
+        return -(-tokens // self.block_size) - sequence.blocks - owned
+
+    def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
+        table = sequence.table
+        for block_hash in sequence.block_hashes[: cached // self.block_size] if cached else ():
+            self._share(block := self.block_of[block_hash])
+            table.append(block)
+        while len(table) * self.block_size < tokens:
+            table.append(self._pop())
+        for index in range(min(tokens // self.block_size, len(sequence.block_hashes))):
+            self._remember(table[index], sequence.block_hashes[index])
+        sequence.blocks = len(table)
+
+    def take_steps(self, decodes: Decodes, steps: int) -> None:
+        """One block for each sample whose last one is full, in list order, then copies that are owed."""
+        assert decodes.members is not None
+        for sequence in sorted(decodes.members[decodes.steps % self.block_size], key=_order):
+            self._fork(sequence)
+            self._remember_last(sequence)
+            for table in (sequence.table, *sequence.forks):
+                table.append(self._pop())
+        for sequence in sorted(decodes.owing, key=_order):
+            self._fork(sequence)
+            for table in (sequence.table, *sequence.forks):
+                self._write(table)
+        decodes.owing.clear()
+
+    def most_steps(self, decodes: Decodes, most: int) -> int:
+        return decodes.quiet_steps(most)
+
+    def restore(self, sequence: Sequence, tokens: int) -> None:
+        blocks = -(-tokens // self.block_size)
+        sequence.table = [self._pop() for _ in range(blocks)]
+        if sequence.samples > 1 and tokens > sequence.prompt_tokens:
+            shared = sequence.prompt_tokens // self.block_size
+            for _ in range(sequence.samples - 1):
+                table = sequence.table[:shared]
+                for block in table:
+                    self._share(block)
+                sequence.forks.append(table + [self._pop() for _ in range(blocks - shared)])
+        sequence.blocks = blocks
+
+    def release(self, sequence: Sequence, tokens: int) -> None:
+        if tokens % self.block_size == 0:
+            self._remember_last(sequence)
+        for table in (sequence.table, *sequence.forks):
+            for block in reversed(table):  # the end of a chain is forgotten before its beginning
+                self._drop(block)
+        sequence.table = []
+        sequence.forks = []
+        sequence.blocks = 0
+
+    def _pop(self) -> int:
+        block, _ = self.unowned.popitem(last=False)
+        self.free -= 1
+        self.references[block] = 1
+        forgotten = self.hash_of.pop(block, None)
+        if forgotten is not None:
+            del self.block_of[forgotten]
+            self.evictions += 1
+        return block
+
+    def _share(self, block: int) -> None:
+        if not self.references[block]:
+            del self.unowned[block]
+            self.free -= 1
+        self.references[block] += 1
+
+    def _drop(self, block: int) -> None:
+        self.references[block] -= 1
+        if not self.references[block]:
+            self.unowned[block] = None
+            self.free += 1
+
+    def _remember(self, block: int, block_hash: int) -> None:
+        if self.prefix_caching and block not in self.hash_of and block_hash not in self.block_of:
+            self.hash_of[block] = block_hash
+            self.block_of[block_hash] = block
+
+    def _remember_last(self, sequence: Sequence) -> None:
+        last = len(sequence.table) - 1
+        if 0 <= last < len(sequence.block_hashes):
+            self._remember(sequence.table[last], sequence.block_hashes[last])
+
+    def _fork(self, sequence: Sequence) -> None:
+        while len(sequence.forks) < sequence.samples - 1:
+            for block in sequence.table:
+                self._share(block)
+            sequence.forks.append(list(sequence.table))
+
+    def _write(self, table: list[int]) -> None:
+        """Copy-on-write: a shared last block is replaced by a copy of one's own."""
+        if self.references[table[-1]] > 1:
+            self._drop(table[-1])
+            table[-1] = self._pop()
+
+
+def _order(sequence: Sequence) -> int:
+    return sequence.order

@@ -1,0 +1,165 @@
+"""KV memory that is reserved whole when a request starts: the allocators of Orca, as PagedAttention compares them.
+
+Lives here: `ReservedKv` with its rules (max, pow2, oracle) and the buddy allocator. Must not live here: paged memory (kv_cache).
+Source: PagedAttention (arXiv 2309.06180), section 6.1; Knuth, TAOCP 1, 2.5 (buddy system).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from phasemeter.errors import UserError
+from phasemeter.serving.block_demand import Decodes
+from phasemeter.serving.kv_cache import Shares
+from phasemeter.serving.sequence import Sequence
+
+RULES = ("max", "pow2", "oracle")
+
+
+def power_of_two(tokens: int) -> int:
+    """The smallest power of two that isn't below `tokens`."""
+    return 1 << (tokens - 1).bit_length()
+
+
+class Buddies:
+    """Contiguous runs of 2^k slots. A pool whose size is no power of two starts as several, largest first."""
+
+    def __init__(self, slots: int) -> None:
+        self.free: dict[int, list[int]] = {}  # size -> heap of addresses, lowest first
+        self.tops: dict[int, int] = {}  # address of a run that has no buddy -> its size
+        address = 0
+        for bit in reversed(range(slots.bit_length())):
+            if slots >> bit & 1:
+                self.free[1 << bit] = [address]
+                self.tops[address] = 1 << bit
+                address += 1 << bit
+
+    def take(self, size: int) -> int | None:
+        """The address of a run of `size` (a power of two), or None: the smallest free run that fits is split."""
+        fitting = [run for run, addresses in self.free.items() if run >= size and addresses]
+        if not fitting:
+            return None
+        run = min(fitting)
+        address = heappop(self.free[run])
+        while run > size:
+            run >>= 1
+            heappush(self.free.setdefault(run, []), address + run)
+        return address
+
+    def give_back(self, address: int, size: int) -> None:
+        """Frees a run and joins it with its buddy for as long as that is free."""
+        while self.tops.get(top := self._top(address)) != size:
+            buddy = top + ((address - top) ^ size)
+            peers = self.free.get(size, [])
+            if buddy not in peers:
+                break
+            peers.remove(buddy)
+            peers.sort()
+            address = min(address, buddy)
+            size *= 2
+        heappush(self.free.setdefault(size, []), address)
+
+    def _top(self, address: int) -> int:
+        return max(top for top in self.tops if top <= address)
+
+
+class ReservedKv:
+    """A pool of `slots` tokens. A request gets all it may need at once, contiguous, or waits.
+
+    rule "max": `max_tokens` (the model's limit); "pow2": prompt and the next power of two of its output; "oracle": prompt and output.
+    The last two know the future, which is what the paper grants them; no policy does. `buddy` False: any free slots serve.
+    """
+
+    grows = False
+    named = False
+
+    def __init__(self, slots: int, rule: str, max_tokens: int, *, buddy: bool = True, block_size: int = 1) -> None:
+        if rule not in RULES:
+            raise UserError(f"`{rule}` is no rule of reserving I know: write {', '.join(RULES)}")
+        if slots < 1 or max_tokens < 1 or block_size < 1:
+            raise UserError("a reserving KV pool needs slots, max_tokens and block_size of 1 or more")
+        self.rule = rule
+        self.max_tokens = max_tokens
+        self.block_size = block_size
+        self.total = self.free = slots // block_size  # blocks that no request has asked for
+        self.buddies = Buddies(self.total) if buddy else None
+        self.runs: dict[Sequence, tuple[int, int, int]] = {}  # (blocks asked for, address, blocks of the run)
+
+    def asked(self, sequence: Sequence) -> int:
+        """Blocks that the rule reserves for it: every sample has its own."""
+        request = sequence._request
+        if self.rule == "max":
+            tokens = self.max_tokens
+        elif self.rule == "pow2":
+            tokens = min(self.max_tokens, request.prompt_tokens + power_of_two(request.output_tokens))
+        else:
+            tokens = request.prompt_tokens + request.output_tokens
+        return -(-tokens // self.block_size) * sequence.samples
+
+    def reserve(self, sequence: Sequence) -> bool:
+        """Reserves for `sequence`; False: there is no room now."""
+        blocks = self.asked(sequence)
+        address, run = 0, blocks
+        if self.buddies is not None:
+            run = power_of_two(blocks)
+            found = self.buddies.take(run)
+            if found is None:
+                return False
+            address = found
+        elif blocks > self.free:
+            return False
+        self.free -= blocks
+        self.runs[sequence] = blocks, address, run
+        return True
+
+    def hold_back(self, blocks: int) -> None:
+        raise UserError("a reserving KV pool has no null block")
+
+    def held_blocks(self, sequence: Sequence, tokens: int) -> int:
+        return self.runs[sequence][0]
+
+    def match(self, sequence: Sequence) -> int:
+        return 0
+
+    def needed(self, sequence: Sequence, tokens: int, cached: int = 0) -> int:
+        return 0 if sequence in self.runs else self.asked(sequence)
+
+    def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
+        """Nothing: `reserve` has done it."""
+
+    def restore(self, sequence: Sequence, tokens: int) -> None:
+        raise UserError("a reserving KV pool doesn't swap")
+
+    def take_steps(self, decodes: Decodes, steps: int) -> None:
+        decodes.owing.clear()
+
+    def most_steps(self, decodes: Decodes, most: int) -> int:
+        return most
+
+    def release(self, sequence: Sequence, tokens: int) -> None:
+        blocks, address, run = self.runs.pop(sequence)
+        self.free += blocks
+        if self.buddies is not None:
+            self.buddies.give_back(address, run)
+
+    def used_tokens(self) -> int:
+        return (self.total - self.free) * self.block_size
+
+    def shares(self, sequences: list[Sequence], held: Callable[[Sequence], int], waits: bool) -> Shares:
+        """Shares now. What buddies round up is external: no request asked for it."""
+        tokens = final = 0
+        for sequence in sequences:
+            length = sequence.prompt_tokens + sequence._request.output_tokens
+            tokens += min(held(sequence), length) * sequence.samples
+            final += length * sequence.samples
+        size = self.total * self.block_size
+        asked = self.used_tokens()
+        rest = 1 - asked / size
+        return Shares(
+            tokens / size,
+            (final - tokens) / size,
+            (asked - final) / size,
+            rest if waits else 0.0,
+            0.0 if waits else rest,
+        )

@@ -1,0 +1,87 @@
+"""The log of steps, a line for each stretch of equal ones, and the gaps between tokens read off it.
+
+Lives here: `SegmentLog`, pooled gaps by weight, one request's token instants. Must not live here: percentiles (stats/).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from phasemeter.serving.step_shape import TICK_BITS, TICKS_PER_NS
+
+Ticks = npt.NDArray[np.int64]
+
+
+class SegmentLog:
+    """Columns: start (ticks), first step, how many steps, ticks of the first, growth, decodes in each (0: prefill alone), KV tokens
+    taken when it began. 56 bytes a segment."""
+
+    def __init__(self) -> None:
+        self.start, self.first_step, self.count, self.base, self.growth, self.decodes, self.used_tokens = (
+            array("q") for _ in range(7)
+        )
+
+    def add(self, start: int, first: int, count: int, base: int, growth: int, decodes: int, used_tokens: int) -> None:
+        self.start.append(start)
+        self.first_step.append(first)
+        self.count.append(count)
+        self.base.append(base)
+        self.growth.append(growth)
+        self.decodes.append(decodes)
+        self.used_tokens.append(used_tokens)
+
+    def ends(self) -> tuple[Ticks, Ticks]:
+        """For each step its end in ticks, and how many decodes it had."""
+        count = np.frombuffer(self.count, np.int64) if self.count else np.zeros(0, np.int64)
+        if not len(count):
+            return count, count
+        start, base, growth, decodes = (
+            np.repeat(np.frombuffer(column, np.int64), count)
+            for column in (self.start, self.base, self.growth, self.decodes)
+        )
+        before = np.repeat(np.cumsum(count) - count, count)
+        j = np.arange(len(before)) - before + 1
+        return start + j * base + growth * (j * (j - 1) // 2), decodes
+
+    def token_ns(self, spans: Iterable[tuple[int, int]]) -> Ticks:
+        """The instants of one request's tokens, ns, from its truth's spans."""
+        ends, decodes = self.ends()
+        found = []
+        for first, last in spans:
+            inside = np.arange(first, last + 1)
+            found.append(ends[inside[(decodes[inside] > 0) | (inside == first)]])
+        return (np.concatenate(found) + TICKS_PER_NS // 2) >> TICK_BITS if found else np.zeros(0, np.int64)
+
+    def pooled_gaps(self, spans: Iterable[tuple[tuple[int, int], ...]]) -> tuple[npt.NDArray[np.float64], Ticks]:
+        """Gaps between tokens of all requests as (seconds, how many of each), from every request's spans.
+
+        Between two decode steps all who took part in both have the same gap; a span's first gap starts at its own first step, and
+        between two spans of one request lies an interruption's gap.
+        """
+        ends, decodes = self.ends()
+        pairs = [(first, last) for request in spans for first, last in request]
+        breaks = [(a[1], b[0]) for request in spans_list(spans) for a, b in zip(request, request[1:], strict=False)]
+        if not pairs:
+            return np.zeros(0), np.zeros(0, np.int64)
+        first, last = np.array(pairs, np.int64).T
+        steps = np.flatnonzero(decodes > 0)
+        after, until = np.searchsorted(steps, first, "right"), np.searchsorted(steps, last, "right")
+        own = until > after
+        change = np.zeros(len(steps) + 1, np.int64)
+        np.add.at(change, after[own] + 1, 1)
+        np.add.at(change, until[own], -1)
+        step_ends = ends[steps]
+        joint = np.diff(step_ends, prepend=step_ends[:1])
+        alone = step_ends[after[own]] - ends[first[own]]
+        broken = np.array([ends[b] - ends[a] for a, b in breaks], np.int64)
+        weights = np.concatenate([np.cumsum(change[:-1]), np.ones(len(alone) + len(broken), np.int64)])
+        gaps = np.concatenate([joint, alone, broken]) / (TICKS_PER_NS * 1e9)
+        return gaps[weights > 0], weights[weights > 0]
+
+
+def spans_list(spans: Iterable[tuple[tuple[int, int], ...]]) -> list[tuple[tuple[int, int], ...]]:
+    return [request for request in spans if len(request) > 1]
