@@ -118,7 +118,9 @@ def _await_one(open_: dict[int, tuple[socket.socket, Address]], wait_s: float) -
 
 def error_text(error: OSError) -> str:
     """An error's class and words, as a capture keeps it."""
-    words = error.strerror or str(error)
-    if error.errno and error.errno in errno.errorcode and not type(error).__module__.startswith("ssl"):
-        return f"{type(error).__name__}: {errno.errorcode[error.errno]}: {os.strerror(error.errno)}"
-    return f"{type(error).__name__}: {words}"
+    own = type(error).__module__.startswith("ssl")
+    if own or error.errno not in errno.errorcode:
+        return f"{type(error).__name__}: {error.strerror or error}"
+    said, usual = error.strerror or "", os.strerror(error.errno)
+    words = usual if said in ("", "connect", usual) else said
+    return f"{type(error).__name__}: {errno.errorcode[error.errno]}: {words}"
