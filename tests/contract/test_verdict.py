@@ -13,6 +13,7 @@ from phasemeter.contract.goodput import goodput, judge
 from phasemeter.contract.lines import decided
 from phasemeter.contract.model import parse
 from phasemeter.contract.verdict import Check, Facts, check, overall
+from phasemeter.errors import FileError
 from tests.contract.rows import row
 
 settings.register_profile("ours", deadline=None, max_examples=60)
@@ -191,3 +192,14 @@ def test_undecided_shrinks_as_n_grows() -> None:
         shares.append(verdicts.count("undecided") / 60)
     assert shares[0] > shares[1] > shares[2]
     assert shares[2] < 0.1
+
+
+def test_another_tools_metric_can_be_promised_under_its_own_definition() -> None:
+    rows = [row(i) for i in range(100)]
+    text = (
+        "latency_slo: {'vllm:ttft': {p95: 450 ms}, 'aiperf:inter_token_latency': {p95: 25 ms}, 'vllm:itl': {p95: 1 s}}"
+    )
+    answer = verdict(text, rows)
+    assert [line.verdict for line in answer.lines] == ["met", "met", "undecided"]  # no events in these rows: no gaps
+    with pytest.raises(FileError, match="did you mean `vllm:ttft`"):
+        parse("phasemeter: 1\nlatency_slo: {'vllm:ttfft': {p95: 1 s}}")

@@ -29,14 +29,6 @@ def check(
 ) -> int:
     """Hold a run to its contract: exit code 0 met, 1 missed, 3 undecided, 2 a mistake in what was asked.
 
-    Examples:
-
-      phasemeter check runs/today --contract contract.yaml
-
-      phasemeter check runs/today --contract contract.yaml --junit check.xml --github
-
-      phasemeter check runs/new --contract contract.yaml --baseline runs/old --worse "3 %"
-
     Parameters
     ----------
     run
@@ -53,6 +45,11 @@ def check(
         Also write JUnit XML there.
     github
         Also print GitHub annotations, to stderr.
+
+    Examples:
+        phasemeter check runs/today --contract contract.yaml
+        phasemeter check runs/today --contract contract.yaml --junit check.xml --github
+        phasemeter check runs/new --contract contract.yaml --baseline runs/old --worse "3 %"
     """
     accepted = load("phasemeter.units").share(worse)
     promised = read_contract(contract)
@@ -60,7 +57,7 @@ def check(
     answer = load("phasemeter.contract.verdict").check(promised, facts)
     lines, warnings = list(answer.lines), list(answer.warnings)
     if baseline is not None:
-        lines += load("phasemeter.comparison.baseline").lines(promised, facts, facts_of(baseline), accepted)
+        lines += baseline_lines(promised, facts.rows, facts_of(baseline).rows, accepted)
     verdict = load("phasemeter.contract.verdict").overall([line.verdict for line in lines])
     document = {"verdict": verdict, "lines": [as_document(line) for line in lines], "warnings": warnings}
     if junit is not None:
@@ -83,10 +80,7 @@ def facts_of(run: Path) -> Any:
     if not run.is_dir():
         raise UserError(f"{run}: no run directory: name one that `phasemeter bench` or `simulate` wrote")
     analysis = load("phasemeter.runs.analysis")
-    result_file = run / "result.json"
-    if not result_file.exists():
-        analysis.analyse(run)
-    result = _json(result_file)
+    result = result_in(run)
     manifest = result.get("run") or {}
     rate = manifest.get("rate_per_s")
     validity = result.get("validity") or {}
@@ -103,10 +97,51 @@ def facts_of(run: Path) -> Any:
     )
 
 
+def baseline_lines(promised: Any, now: list[Any], before: list[Any], accepted: float) -> list[Any]:
+    """Each promised latency against the earlier run: the interval of the ratio has to lie within 1 + `accepted`."""
+    samples, difference = load("phasemeter.contract.samples"), load("phasemeter.comparison.difference")
+    line, names, decided = (load("phasemeter.contract.lines"), load("phasemeter.contract.names"),
+                            load("phasemeter.contract.lines").decided)  # fmt: skip
+    generator = load("numpy").random.default_rng(0)
+    found = []
+    for objective in promised.objectives:
+        if objective.phase or objective.metric in names.gaps():
+            continue
+        path = f"baseline.{objective.path}"
+        new, old = (
+            samples.of_metric(objective.metric, samples.measured(rows, objective.workload_class)).ok_only
+            for rows in (now, before)
+        )
+        tested = [d for d in difference.between(objective.metric, [old], [new], generator, distribution=False)
+                  if d.statistic == objective.statistic]  # fmt: skip
+        if not tested or tested[0].ci95[0] is None or not tested[0].a:
+            found.append(
+                line.Line(path=path, verdict="undecided", reason="too_few_samples", n=len(new), limit=1 + accepted)
+            )
+            continue
+        one = tested[0]
+        bounds = tuple(1 + bound / one.a for bound in one.ci95)
+        verdict = decided(bounds, 1 + accepted)
+        reason = "interval_spans_limit" if verdict == "undecided" else None
+        found.append(line.Line(path=path, verdict=verdict, value=one.b / one.a, ci95=bounds, n=len(new), unit="× baseline",
+                               limit=1 + accepted, reason=reason))  # fmt: skip
+    return found
+
+
 def server_evidence(analysis: Any, run: Path) -> dict[str, Any]:
     """phase: values of each request in seconds, as far as the run's server evidence gives them."""
     reader = getattr(analysis, "phase_values", None)
     return {} if reader is None else dict(reader(run))
+
+
+def result_in(run: Path) -> dict[str, Any]:
+    """A run's result: result.json, or read anew from its capture where there is none."""
+    file = run / "result.json"
+    if file.exists():
+        return _json(file)
+    analysis = load("phasemeter.runs.analysis")
+    found: dict[str, Any] = analysis.flat(analysis.analyse(run))
+    return found
 
 
 def _json(file: Path) -> dict[str, Any]:

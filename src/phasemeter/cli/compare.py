@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from phasemeter.cli.check import server_evidence
+from phasemeter.cli.check import result_in, server_evidence
 from phasemeter.cli.import_ import as_document, read_foreign
 from phasemeter.errors import UserError
 from phasemeter.lazy import load
@@ -28,14 +28,6 @@ def compare(
 ) -> int:
     """Compare B with A: runs, directories of repeated runs, or other tools' files. Exit code 3: can't be compared.
 
-    Examples:
-
-      phasemeter compare runs/old runs/new --varying engine.version
-
-      phasemeter compare profile_export_aiperf.json bench.json --metric inter_token_latency=tpot
-
-      phasemeter compare runs/a runs/b --json
-
     Parameters
     ----------
     a
@@ -50,6 +42,11 @@ def compare(
         Of the resampling: the same seed gives the same intervals.
     as_json
         One JSON document on stdout.
+
+    Examples:
+        phasemeter compare runs/old runs/new --varying engine.version
+        phasemeter compare profile_export_aiperf.json bench.json --metric inter_token_latency=tpot
+        phasemeter compare runs/a runs/b --json
     """
     fields = [name for item in varying or () for name in item.split(",") if name.strip()]
     foreign = [None if path.is_dir() else read_one(path) for path in (a, b)]
@@ -107,13 +104,7 @@ def measured_runs(path: Path, dialect: str | None) -> list[Any]:
 
 def _measured(directory: Path, dialect: str | None) -> Any:
     analysis = load("phasemeter.runs.analysis")
-    file = directory / "result.json"
-    if not file.exists():
-        analysis.analyse(directory)
-    try:
-        document = json.loads(file.read_bytes())
-    except ValueError as trouble:
-        raise UserError(f"{file}: no JSON: {trouble}") from trouble
+    document = result_in(directory)
     run = load("phasemeter.comparison.comparable").Run
     if (document.get("run") or {}).get("kind") == "imported":
         return run(name=directory.name, document=document)

@@ -23,14 +23,6 @@ def contract(
 ) -> int:
     """Write a commented starter, say what a contract means, or print its JSON Schema.
 
-    Examples:
-
-      phasemeter contract new --kind chat > contract.yaml
-
-      phasemeter contract explain contract.yaml
-
-      phasemeter contract schema -o contract.schema.json
-
     Parameters
     ----------
     action
@@ -43,6 +35,11 @@ def contract(
         Write there instead of to the terminal.
     as_json
         For explain: one JSON document with the lines.
+
+    Examples:
+        phasemeter contract new --kind chat > contract.yaml
+        phasemeter contract explain contract.yaml
+        phasemeter contract schema -o contract.schema.json
     """
     words = load("phasemeter.contract.words")
     if action == "new":

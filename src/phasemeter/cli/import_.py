@@ -21,14 +21,6 @@ def import_(
 ) -> int:
     """Bring in a result of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, GenAI-Perf or evalscope.
 
-    Examples:
-
-      phasemeter import benchmarks.json
-
-      phasemeter import profile_export_aiperf.json -o runs/aiperf
-
-      phasemeter import bench.jsonl --json
-
     Parameters
     ----------
     file
@@ -37,6 +29,11 @@ def import_(
         Write a run directory there that `report` and `compare` read.
     as_json
         One JSON document: the result and every number of the file with its unit and definition.
+
+    Examples:
+        phasemeter import benchmarks.json
+        phasemeter import profile_export_aiperf.json -o runs/aiperf
+        phasemeter import bench.jsonl --json
     """
     found = read_foreign(file)
     documents = [as_document(one) for one in found]

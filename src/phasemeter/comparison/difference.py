@@ -71,7 +71,13 @@ def enough(q: float | None, n: int) -> bool:
 
 
 def between(
-    metric: str, a: Sequence[Floats], b: Sequence[Floats], generator: Generator, unit: str = "s"
+    metric: str,
+    a: Sequence[Floats],
+    b: Sequence[Floats],
+    generator: Generator,
+    unit: str = "s",
+    *,
+    distribution: bool = True,
 ) -> list[Difference]:
     """Every statistic of one metric, B against A; each side is one or more runs, values in the order due.
 
@@ -92,7 +98,7 @@ def between(
             found.append(_of_runs(metric, name, [statistic(v) for v in a], [statistic(v) for v in b], unit))
         else:
             found.append(_of_requests(metric, name, (a, b), drawn, unit))
-    if not runs and enough(None, min(sum(map(len, a)), sum(map(len, b)))):
+    if distribution and not runs and enough(None, min(sum(map(len, a)), sum(map(len, b)))):
         found.append(whole_distribution(metric, np.concatenate(a), np.concatenate(b), generator))
     return found
 

@@ -5,30 +5,54 @@ Lives here: finding the definition that a name stands for. Must not live here: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from phasemeter.errors import Undefined
-from phasemeter.metrics.definitions import GAPS, HOUSE, PER_REQUEST, Definition
+from phasemeter.metrics.definitions import GAP_FUNCTIONS, GAPS, HOUSE, PER_REQUEST, Definition, compute
+from phasemeter.metrics.dialects import DIALECTS
 from phasemeter.metrics.gaps import Gaps
 from phasemeter.records.request_row import RequestRow
 
 EARLY_ENDS = frozenset({"send_start", "sent", "headers", "first_read", "first_chunk", "first_token", "first_output",
-                        "connect_start", "dns_done", "tcp_start", "tcp_connected", "connected", "dispatch"})  # fmt: skip
+                        "first_token_or_empty", "connect_start", "dns_done", "tcp_start", "tcp_connected", "connected",
+                        "dispatch"})  # fmt: skip
+
+
+def _foreign() -> Iterator[tuple[str, Definition]]:
+    """`dialect:name` under the tool's own name and, where that is another, under the word people use for it."""
+    for name, dialect in DIALECTS.items():
+        usable = [row for row in dialect.rows if row.weight is None and not row.inverse]
+        yield from ((f"{name}:{row.key}", row.definition) for row in usable)
+        taken = {row.key for row in usable}
+        yield from ((f"{name}:{row.word}", row.definition) for row in usable if row.word not in taken)
+
+
+FOREIGN: Mapping[str, Definition] = dict(_foreign())
+_DEFINITIONS: Mapping[str, Definition] = {**HOUSE, **FOREIGN}
+_PER_REQUEST: Mapping[str, Callable[[RequestRow], float]] = {
+    **PER_REQUEST,
+    **{name: partial(compute, row) for name, row in FOREIGN.items() if row.kind == "request"},
+}
+_GAPS: Mapping[str, Callable[[RequestRow], Gaps]] = {
+    **GAPS,  # type: ignore[dict-item]
+    **{name: GAP_FUNCTIONS[row.special or ""] for name, row in FOREIGN.items() if row.kind == "gap"},
+}
 
 
 def per_request() -> Mapping[str, Callable[[RequestRow], float]]:
     """Every metric with one value a request, in seconds; each raises Undefined with its reason."""
-    return PER_REQUEST
+    return _PER_REQUEST
 
 
 def gaps() -> Mapping[str, Callable[[RequestRow], Gaps]]:
     """Every metric with many values a request."""
-    return GAPS  # type: ignore[return-value]
+    return _GAPS
 
 
 def definition_of(metric: str) -> Definition:
     """The row behind a name."""
-    return HOUSE[metric]
+    return _DEFINITIONS[metric]
 
 
 def seen_early(metric: str) -> bool:

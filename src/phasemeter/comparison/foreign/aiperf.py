@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.comparison.foreign import model
+import phasemeter.comparison.foreign.model as model
 from phasemeter.comparison.foreign.model import Imported, Number
 from phasemeter.metrics.dialects.model import Dialect, Row
 from phasemeter.records.manifest import Manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from phasemeter.comparison.foreign import model
+import phasemeter.comparison.foreign.model as model
 from phasemeter.comparison.foreign.model import Imported, Number
 
 _UNIT = re.compile(r"\(([^()]+)\)")

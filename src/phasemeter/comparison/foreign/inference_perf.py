@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.comparison.foreign import model
+import phasemeter.comparison.foreign.model as model
 from phasemeter.comparison.foreign.model import Imported
 
 _RULES = (
