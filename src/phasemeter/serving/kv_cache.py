@@ -53,6 +53,9 @@ class CountedKv:
         self.total -= blocks
         self.free -= blocks
 
+    def reserve(self, sequence: Sequence) -> bool:
+        raise UserError("this policy reserves memory: give it a ReservedKv")
+
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 

@@ -1,0 +1,66 @@
+"""DistServe's two pools: one engine prefills and keeps the KV until it is pulled, another pulls it and decodes.
+
+Source: DistServe (OSDI '24, arXiv 2401.09670) and its SwiftTransformer schedulers. The cluster carries the KV between them.
+"""
+
+from __future__ import annotations
+
+from phasemeter.serving.state import NO_CHUNKS, Chunk, Kv, Limits, Plain, State
+
+
+class DistservePrefill(Plain):
+    """First come, first served, up to `max_num_seqs` prompts and `max_num_batched_tokens`, while the batch and what is finished but
+    not yet pulled fit into the pool."""
+
+    prefill_only = True
+
+    def largest(self, kv: Kv, limits: Limits) -> tuple[int, int | None]:
+        return kv.total * kv.block_size, None
+
+    def schedule(self, state: State) -> tuple[list[Chunk], bool]:
+        kv, limits = state.kv, state.limits
+        prompts: list[Chunk] = []
+        tokens = 0
+        while state.waiting and len(prompts) < limits.max_num_seqs:
+            head = state.waiting[0]
+            tokens += head.target
+            if prompts and tokens > limits.max_num_batched_tokens:
+                break
+            if kv.needed(head, head.target) > kv.free:
+                break
+            prompts.append((state.admit(head.target), head.target))
+        return prompts, False
+
+
+class DistserveDecode(Plain):
+    """Pulls while what was pulled and waits is below `waiting_share` of the pool; runs up to `max_num_seqs`; when memory runs out the
+    last one is swapped out, and swapped ones come back before others start."""
+
+    def __init__(self, waiting_share: float = 0.05) -> None:
+        self.waiting_share = waiting_share
+
+    def schedule(self, state: State) -> tuple[list[Chunk], bool]:
+        kv, decodes = state.kv, state.decodes
+        while decodes.blocks_due() > kv.free:
+            state.swap_out(next(reversed(state.running)))
+        if not state.preempted_now:
+            self.start(state)
+        while state.unpulled and not state.swapped:
+            head = state.unpulled[0]
+            waiting_blocks = sum(sequence.blocks for sequence in state.waiting)
+            spare = kv.free - decodes.blocks_due()
+            if waiting_blocks >= self.waiting_share * kv.total or kv.needed(head, head.target) > spare:
+                break
+            state.pull()
+        return NO_CHUNKS, True
+
+    def start(self, state: State) -> None:
+        """Swapped ones first, then those whose KV has come; each needs room for this step's token too."""
+        kv, decodes, most = state.kv, state.decodes, state.limits.max_num_seqs
+        while state.swapped and state.seats < most:
+            head = state.swapped[0]
+            if kv.held_blocks(head, head.computed) + 1 + decodes.blocks_due() > kv.free:
+                return
+            state.swap_in()
+        while state.waiting and not state.swapped and state.seats < most and decodes.blocks_due() < kv.free:
+            state.resume()
