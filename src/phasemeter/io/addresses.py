@@ -119,7 +119,7 @@ def _await_one(open_: dict[int, tuple[socket.socket, Address]], wait_s: float) -
 def error_text(error: OSError) -> str:
     """An error's class and words, as a capture keeps it."""
     own = type(error).__module__.startswith("ssl")
-    if own or error.errno not in errno.errorcode:
+    if own or error.errno is None or error.errno not in errno.errorcode:
         return f"{type(error).__name__}: {error.strerror or error}"
     said, usual = error.strerror or "", os.strerror(error.errno)
     words = usual if said in ("", "connect", usual) else said

@@ -1,0 +1,125 @@
+"""A streaming server that knows when it wrote each token: the truth that stamps are held against.
+
+One process, one thread, epoll and a heap of due writes; every chunk is prepared beforehand, so that a write costs a clock
+reading and a system call. `python bench/truth_server.py --log FILE [--ttft-ms 200] [--gap-ms 20] [--spread]` prints its port,
+serves POST requests (max_tokens tokens each), and writes its log when its standard input ends.
+
+The log is text, a line a request: client port, then CLOCK_MONOTONIC ns of the request's arrival and just before each write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import heapq
+import re
+import select
+import socket
+import sys
+import time
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = (
+    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1764374400,"model":"truth",'
+    b'"choices":[{"index":0,"delta":{"content":" the"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
+LAST = EVENT.replace(b'"finish_reason":null', b'"finish_reason":"length"') + b"data: [DONE]\n\n"
+CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+LAST_CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST)
+TOKENS = re.compile(rb'"max_tokens":\s*(\d+)')
+LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+
+
+class Stream:
+    __slots__ = ("data", "left", "port", "send", "sock", "times")
+
+    def __init__(self, sock: socket.socket, port: int) -> None:
+        self.sock, self.port, self.send = sock, port, sock.send
+        self.data = b""
+        self.left = 0
+        self.times: list[int] = []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--ttft-ms", type=float, default=200)
+    parser.add_argument("--gap-ms", type=float, default=20)
+    options = parser.parse_args()
+    gc.disable()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    listener.setblocking(False)
+    print(listener.getsockname()[1], flush=True)
+    with open(options.log, "w", encoding="ascii") as log:
+        serve(listener, log, round(options.ttft_ms * 1e6), round(options.gap_ms * 1e6))
+
+
+def serve(listener: socket.socket, log: object, ttft_ns: int, gap_ns: int) -> None:
+    poll = select.epoll()
+    poll.register(listener.fileno(), select.EPOLLIN)
+    poll.register(sys.stdin.fileno(), select.EPOLLIN)
+    streams: dict[int, Stream] = {}
+    due: list[tuple[int, int]] = []
+    lines: list[str] = []
+    clock = time.monotonic_ns
+    while True:
+        now = clock()
+        while due and due[0][0] <= now:
+            at, fd = due[0]
+            stream = streams.get(fd)
+            if stream is None or not stream.left:
+                heapq.heappop(due)
+                continue
+            stream.left -= 1
+            first = len(stream.times) == 1
+            data = (HEAD if first else b"") + (CHUNK if stream.left else LAST_CHUNK)
+            stream.times.append(clock())
+            try:
+                stream.send(data)
+            except OSError:
+                stream.left = 0
+            if stream.left:
+                heapq.heapreplace(due, (at + gap_ns, fd))
+            else:
+                heapq.heappop(due)
+                lines.append(f"{stream.port} " + " ".join(map(str, stream.times)) + "\n")
+        wait = (due[0][0] - clock()) / 1e9 if due else 1.0
+        if wait > 0:
+            select.select([poll], (), (), wait)
+        for fd, _ in poll.poll(0, 64):
+            if fd == listener.fileno():
+                sock, peer = listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                streams[sock.fileno()] = Stream(sock, peer[1])
+                poll.register(sock.fileno(), select.EPOLLIN)
+            elif fd == 0:
+                log.writelines(lines)  # type: ignore[attr-defined]
+                return
+            else:
+                take(streams, streams[fd], fd, due, ttft_ns)
+
+
+def take(streams: dict[int, Stream], stream: Stream, fd: int, due: list[tuple[int, int]], ttft_ns: int) -> None:
+    try:
+        data = stream.sock.recv(1 << 18)
+    except OSError:
+        data = b""
+    if not data:
+        del streams[fd]
+        stream.sock.close()
+        return
+    stream.data += data
+    head, mark, body = stream.data.partition(b"\r\n\r\n")
+    length = LENGTH.search(head)
+    if mark and length and len(body) >= int(length[1]):
+        stream.data = b""
+        tokens = TOKENS.search(body)
+        stream.left = int(tokens[1]) if tokens else 1
+        now = time.monotonic_ns()
+        stream.times = [now]
+        heapq.heappush(due, (now + ttft_ns, fd))
+
+
+if __name__ == "__main__":
+    main()
