@@ -139,8 +139,7 @@ def result_in(run: Path) -> dict[str, Any]:
     file = run / "result.json"
     if file.exists():
         return _json(file)
-    analysis = load("phasemeter.runs.analysis")
-    found: dict[str, Any] = analysis.flat(analysis.analyse(run))
+    found: dict[str, Any] = load("phasemeter.metrics.document").document(load("phasemeter.runs.analysis").analyse(run))
     return found
 
 

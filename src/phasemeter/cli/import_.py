@@ -62,16 +62,9 @@ def read_foreign(file: Path) -> Any:
 
 def as_document(imported: Any) -> dict[str, Any]:
     """A result in the form that all results have (percentiles flat beside the mean), and the file's numbers."""
-    builtins = load("msgspec").to_builtins
-    document: dict[str, Any] = builtins(imported.result)
-    document["metrics"] = {name: flat(metric) for name, metric in document["metrics"].items()}
-    document["imported"] = {"tool": imported.tool, "numbers": builtins(imported.numbers)}
+    document: dict[str, Any] = load("phasemeter.metrics.document").document(imported.result)
+    document["imported"] = {"tool": imported.tool, "numbers": load("msgspec").to_builtins(imported.numbers)}
     return document
-
-
-def flat(metric: dict[str, Any]) -> dict[str, Any]:
-    """A metric with its percentiles beside its mean."""
-    return {**{key: value for key, value in metric.items() if key != "percentiles"}, **metric["percentiles"]}
 
 
 def write_run(directory: Path, document: dict[str, Any]) -> None:
