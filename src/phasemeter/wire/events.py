@@ -14,12 +14,13 @@ TOOL: Final = "tool"
 REFUSAL: Final = "refusal"
 
 # Where engines put their own times, kept as received: what they mean is server/'s business
-TIMING_KEYS = (
+TIMING_KEYS = frozenset({
     "timings", "metrics", "meta_info", "nvext", "time_info", "perf_metrics", "stats", "usage_breakdown",
     "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration",
     "prompt_eval_cached_count",
-)  # fmt: skip
+})  # fmt: skip
 MOST_TOKENS = 10**15  # more is no count
+CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 WORDS = 400  # how much of a server's own words is kept
 
 
@@ -248,10 +249,9 @@ class Reading:
 
     def keep_timings(self, obj: dict[str, Any]) -> None:
         """Keeps the engine's own times as received."""
-        for key in TIMING_KEYS:
-            value = obj.get(key)
-            if value is not None:
-                self.timings[key] = value
+        for key in obj:
+            if key in TIMING_KEYS and obj[key] is not None:
+                self.timings[key] = obj[key]
 
     def identify(self, obj: dict[str, Any]) -> None:
         """Keeps the first response id and model name."""
@@ -272,9 +272,10 @@ def whole(value: Any) -> int | None:
 
 def _first(source: dict[str, Any], *names: str) -> int | None:
     for name in names:
-        found = whole(source.get(name))
-        if found is not None:
-            return found
+        if name in source:
+            found = whole(source[name])
+            if found is not None:
+                return found
     return None
 
 
@@ -284,13 +285,15 @@ def usage_of(value: Any) -> Usage | None:
         return None
     prompt_details = value.get("prompt_tokens_details") or value.get("input_tokens_details")
     output_details = value.get("completion_tokens_details") or value.get("output_tokens_details")
-    details = output_details if isinstance(output_details, dict) else {}
-    inputs = prompt_details if isinstance(prompt_details, dict) else {}
+    details = output_details if isinstance(output_details, dict) else value
+    inputs = prompt_details if isinstance(prompt_details, dict) else value
+    reasoning = _first(details, "reasoning_tokens")
+    cached = _first(inputs, *CACHED)
     return Usage(
         _first(value, "prompt_tokens", "input_tokens"),
         _first(value, "completion_tokens", "output_tokens"),
-        _first({**value, **details}, "reasoning_tokens"),
-        _first({**value, **inputs}, "cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens"),
+        _first(value, "reasoning_tokens") if reasoning is None and details is not value else reasoning,
+        _first(value, *CACHED) if cached is None and inputs is not value else cached,
     )
 
 
