@@ -29,8 +29,13 @@ class PlainEngine:
         if request.prompt_tokens + request.output_tokens > self.kv_tokens:
             raise UserError(f"request {request.request_id} is longer than the KV pool of {self.kv_tokens} tokens")
         self.waiting.append(request)
-        self.made[request.request_id] = 0 if self.role != "decode" else 1
+        self.made[request.request_id] = 0
         self._start(now_ns)
+
+    def offer(self, now_ns: int, request: Request) -> None:
+        self.waiting.append(request)
+        self.made[request.request_id] = 1
+        self.now_ns = max(self.now_ns, now_ns) if self.step is None else self.now_ns
 
     def _free(self) -> int:
         return self.kv_tokens - sum(self.kv.values())
@@ -89,11 +94,6 @@ class PlainEngine:
     def release(self, now_ns: int, request_id: str) -> None:
         del self.kv[request_id]
         self._start(now_ns)
-
-    def abort(self, now_ns: int, request_id: str) -> None:
-        self.waiting = [one for one in self.waiting if one.request_id != request_id]
-        self.running.pop(request_id, None)
-        self.kv.pop(request_id, None)
 
     def load(self) -> tuple[int, int, float]:
         prefilling = len(self.step[2]) if self.step else 0

@@ -16,6 +16,7 @@ from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
 VERBS: dict[str, tuple[str, str]] = {
+    "demo": ("phasemeter.cli.demo:demo", "See it work: measure the embedded engine"),
     "bench": ("phasemeter.cli.bench:bench", "Measure a service"),
     "inspect": ("phasemeter.cli.inspect:inspect", "Look into one exchange: boundaries, chunks, gaps, warnings"),
     "export-exchange": (
@@ -35,6 +36,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),
     "import": ("phasemeter.cli.import_:import_", "Bring in another tool's result file"),
     "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
+    "simulate": ("phasemeter.cli.simulate:simulate", "Predict a deployment in virtual time, from a plan"),
+    "emulate": ("phasemeter.cli.emulate:emulate", "Have a server without a GPU: a plan's engine on the wall clock"),
 }
 
 

@@ -41,7 +41,6 @@ class Serving(Protocol):
     def submit(self, now_ns: int, request: Request) -> None: ...
     def due_ns(self) -> int | None: ...
     def advance(self, now_ns: int) -> list[Event]: ...
-    def abort(self, now_ns: int, request_id: str) -> None: ...
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV in use)."""
 
@@ -292,11 +291,9 @@ class Emulator:
         heapq.heappush(self.timers, (when_ns, next(self.order), stream))
 
     def _settle(self, stream: Stream) -> None:
-        """Tell about a stream whose answer is out (with faults it may end before or after its sequence)."""
+        """Tell about a stream whose answer is out. With faults it may end before its sequence, which then runs on unheard."""
         if stream.outcome is None or stream.response_id not in self.streams:
             return
-        if len(stream.planned_ns) < stream.output_tokens:
-            self.engine.abort(clock(), stream.response_id)
         self._forget(stream)
 
     def _gone(self, connection: Connection) -> None:
@@ -305,8 +302,6 @@ class Emulator:
         if stream is None:
             return
         stream.outcome = "client_gone"
-        if len(stream.planned_ns) < stream.output_tokens:
-            self.engine.abort(clock(), stream.response_id)
         self._forget(stream)
 
     def _forget(self, stream: Stream) -> None:

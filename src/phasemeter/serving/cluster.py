@@ -25,7 +25,6 @@ class Serving(Protocol):
     def submit(self, now_ns: int, request: Request) -> None: ...
     def due_ns(self) -> int | None: ...
     def advance(self, now_ns: int) -> list[Event]: ...
-    def abort(self, now_ns: int, request_id: str) -> None: ...
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV in use)."""
 
@@ -33,6 +32,7 @@ class Serving(Protocol):
 class PoolEngine(Serving, Protocol):
     """An engine of a prefill or decode pool."""
 
+    def offer(self, now_ns: int, request: Request) -> None: ...
     def release(self, now_ns: int, request_id: str) -> None: ...
     def delivered(self, now_ns: int, request_id: str) -> None: ...
 
@@ -54,13 +54,11 @@ class Replicas:
         self.router = router
         self.outstanding = [0] * len(engines)
         self.routed = 0
-        self.home: dict[str, int] = {}
 
     def submit(self, now_ns: int, request: Request) -> None:
         """Raises UserError for a request that no engine could ever serve."""
         at = self.router(self.outstanding, self.routed, request)
         self.engines[at].submit(now_ns, request)
-        self.home[request.request_id] = at
         self.outstanding[at] += 1
         self.routed += 1
 
@@ -77,20 +75,10 @@ class Replicas:
             for event in engine.advance(now_ns):
                 told.append(event)
                 if isinstance(event, Finished):
-                    self._left(event.request_id, at)
+                    self.outstanding[at] -= 1
         if len(self.engines) > 1:
             told.sort(key=lambda event: event.at_ns)
         return told
-
-    def _left(self, request_id: str, at: int) -> None:
-        del self.home[request_id]
-        self.outstanding[at] -= 1
-
-    def abort(self, now_ns: int, request_id: str) -> None:
-        at = self.home.get(request_id)
-        if at is not None:
-            self.engines[at].abort(now_ns, request_id)
-            self._left(request_id, at)
 
     def load(self) -> tuple[int, int, float]:
         return together([engine.load() for engine in self.engines])
@@ -203,7 +191,7 @@ class Split:
             return
         moving.target = shortest_queue(self.in_decode, 0, moving.request)
         self.in_decode[moving.target] += 1
-        self.decode[moving.target].submit(out_ns, moving.request)
+        self.decode[moving.target].offer(out_ns, moving.request)
 
     def _from_decode(self, events: list[Event], told: list[Event]) -> None:
         for event in events:
@@ -240,17 +228,6 @@ class Split:
             first_token_ns=first.first_token_ns,
         )
         return Finished(event.at_ns, event.request_id, whole)
-
-    def abort(self, now_ns: int, request_id: str) -> None:
-        moving = self.moving.pop(request_id, None)
-        if moving is None:
-            return
-        if moving.prefill is None:
-            self.prefill[moving.source].abort(now_ns, request_id)
-            self.in_prefill[moving.source] -= 1
-        else:
-            self.decode[moving.target].abort(now_ns, request_id)
-            self.in_decode[moving.target] -= 1
 
     def load(self) -> tuple[int, int, float]:
         return together([engine.load() for engine in (*self.prefill, *self.decode)])

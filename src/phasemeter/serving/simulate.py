@@ -70,7 +70,7 @@ class Simulation:
 
     def _open_loop(self, source: Iterator[Request]) -> Iterator[Served | Refused]:
         for request in source:
-            yield from self._until(request.arrival_ns)
+            yield from self._until(request.arrival_ns - 1)  # a step that starts at its arrival may take it in
             yield from self._submit(request)
         yield from self._drain()
 
@@ -83,10 +83,10 @@ class Simulation:
         while True:
             next_due = self.serving.due_ns()
             more = (total is None or sent < total) and bool(due) and (horizon_ns is None or due[0] <= horizon_ns)
-            if more and (next_due is None or due[0] < next_due):
+            if more and (next_due is None or due[0] <= next_due):
                 at = heapq.heappop(due)
-                yield from self._until(at)
-                ended: Iterator[Served | Refused] = self._submit(self.demand.request(self.seed, sent, at))
+                request = self.demand.request(self.seed, sent, at)
+                ended: Iterator[Served | Refused] = chain(self._until(at - 1), self._submit(request))
                 sent += 1
             elif next_due is not None:
                 ended = self._until(next_due)
@@ -109,6 +109,8 @@ class Simulation:
             self._times[request.request_id] = []
 
     def _until(self, at_ns: int) -> Iterator[Served]:
+        if at_ns < 0:
+            return
         while self._next_sample <= at_ns:
             yield from self._told(self.serving.advance(self._next_sample))
             self.samples.append(Sample(self._next_sample, *self.serving.load()))
@@ -117,7 +119,7 @@ class Simulation:
 
     def _drain(self) -> Iterator[Served]:
         while (due := self.serving.due_ns()) is not None:
-            yield from self._until(due)
+            yield from self._until(max(due, self._next_sample))  # far enough for stretches of steps
 
     def _told(self, events: list[Event]) -> Iterator[Served]:
         for event in events:

@@ -1,0 +1,69 @@
+"""`phasemeter emulate`: a server without a GPU."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from phasemeter import lazy
+
+
+def emulate(
+    plan: str,
+    *,
+    port: Annotated[int, Parameter(help="0 takes a free one and says which")] = 8000,
+    host: Annotated[str, Parameter(help="where to listen")] = "127.0.0.1",
+    truth: Annotated[
+        str | None, Parameter(help="append the truth of each request to this file, a JSON line each")
+    ] = None,
+    otlp: Annotated[str | None, Parameter(help="send spans to this OTLP/HTTP endpoint")] = None,
+    model: Annotated[list[str] | None, Parameter(help="names it serves the plan's model under")] = None,
+) -> int:
+    """Have a server without a GPU: the plan's engine on the wall clock, behind an OpenAI port.
+
+    Serves /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics (vLLM's names). A prompt's tokens are its
+    words; an answer is as long as the plan draws it, at most max_tokens, and exactly that with ignore_eos. A request's body may
+    ask for faults: "emulate": {"stall_after_tokens": 5, "stall_s": 2}, truncate_after_tokens, error_after_tokens,
+    error_status, delay_s, bytes_per_s, role_early, tokens_per_chunk, reasoning_tokens; so may the header X-Emulate (JSON).
+
+    Parameters
+    ----------
+    plan
+        a plan: its `deployment` serves, its `workload.output_tokens` sets how long answers are
+
+    Examples:
+        phasemeter emulate plan.yaml --port 8000
+        phasemeter emulate plan.yaml --port 0 --truth truth.jsonl
+        phasemeter emulate plan.yaml --otlp http://127.0.0.1:4318/v1/traces
+    """
+    read = lazy.load("phasemeter.cli.simulate").read_plan(plan)
+    server = lazy.load("phasemeter.runs.emulate").emulator(read, plan, host=host, port=port, models=tuple(model or ()))
+    if truth is not None:
+        server.truth = lazy.load("phasemeter.io.emulator_truth").TruthFile(lazy.load("pathlib").Path(truth))
+    if otlp is not None:
+        server.spans = lazy.load("phasemeter.io.emulator_spans").SpanExporter(otlp)
+
+    def stop(number: int, frame: Any) -> None:
+        server.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    where = f"[{host}]" if ":" in host else host
+    print(
+        f"serving {', '.join(server.settings.models)} at http://{where}:{server.server.port}/v1",
+        file=sys.stderr,
+        flush=True,
+    )
+    server.run()
+    start_s, end_s = server.lag.p99_s()
+    print(
+        f"served {server.served} requests in {server.lag.steps} steps; at p99 a step's first write came {start_s * 1e3:.2f} ms "
+        f"after plan, its last {end_s * 1e3:.2f} ms",
+        file=sys.stderr,
+    )
+    if (complaint := server.lag.complaint()) is not None:
+        print(f"phasemeter: {complaint}", file=sys.stderr)
+    return 0

@@ -1,0 +1,332 @@
+"""A simulated run, whole: the plan's workload through its deployment, its statistics, its run directory.
+
+Lives here: warm-up, stability, replications, and the writing of the same records a measured run has. Must not live here: the
+simulation (serving/), any metric (metrics/).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from phasemeter import __version__
+from phasemeter.contract.goodput import attainment_interval, goodput, judge
+from phasemeter.errors import Undefined, UserError
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.metrics.document import document, strict
+from phasemeter.metrics.summary import Summary
+from phasemeter.metrics.validity import RunFacts
+from phasemeter.records.manifest import Manifest
+from phasemeter.records.request_row import RequestRow
+from phasemeter.records.result import Result
+from phasemeter.runs.tables import TableWriter
+from phasemeter.serving.demand import Demand, replication_seed
+from phasemeter.serving.deploy import build, spent
+from phasemeter.serving.plan import Plan, demand_of, objectives_of, pools_of
+from phasemeter.serving.simulate import Refused, Sample, Served, Simulation, phases_of, row_of
+from phasemeter.stats.distributions import t_quantile
+from phasemeter.stats.quantiles import quantile
+from phasemeter.stats.stationarity import SHORTEST, at_limit, mser5, trend
+from phasemeter.studies.goodput_search import Attainment, Goodput, Search, max_goodput
+from phasemeter.units import share
+
+TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
+SAMPLES = 1000
+SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
+PHASES = ("queue", "prefill", "decode", "stall_prefill", "stall_mixed", "stall_preempted")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One replication: what became of each request in order of arrival, the load over time, how much is warm-up."""
+
+    ended: tuple[Served | Refused, ...]
+    samples: tuple[Sample, ...]
+    warmup: int  # requests cut from the start
+    warmup_rule: str
+    stable: bool | None  # None: can't be said
+    stability: str  # the evidence
+    spent: dict[str, dict[str, dict[str, float]]]  # by pool: share of step time and steps, by the resource that binds
+
+    def rows(self) -> Iterator[RequestRow]:
+        for number, one in enumerate(self.ended):
+            row = row_of(one)
+            yield msgspec.structs.replace(row, phase="warmup") if number < self.warmup else row
+
+
+def replicate(plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = None) -> Outcome:
+    """One run of the plan's deployment under `demand`. `tokens` None: kept where there are not too many."""
+    if tokens is None:
+        tokens = expected_tokens(demand) <= TOKENS_KEPT
+    serving = build(plan, tokens=tokens)
+    every_ns = max(1, round(_horizon_s(demand) * 1e9 / SAMPLES))
+    run = Simulation(serving, demand, seed, tokens=tokens, sample_every_ns=every_ns)
+    ended = sorted(run.run(), key=lambda one: one.request.arrival_ns)
+    warmup, rule = _warmup(plan, ended, run.samples)
+    stable, evidence = _stability(demand, ended, run.samples)
+    return Outcome(
+        ended=tuple(ended),
+        samples=tuple(run.samples),
+        warmup=warmup,
+        warmup_rule=rule,
+        stable=stable,
+        stability=evidence,
+        spent=spent(serving),
+    )
+
+
+def expected_tokens(demand: Demand) -> float:
+    sizes = [demand.request(0, index, 0).output_tokens for index in range(100)]
+    return sum(sizes) / len(sizes) * _requests(demand)
+
+
+def _requests(demand: Demand) -> float:
+    if demand.requests is not None:
+        return demand.requests
+    if demand.duration_s is not None and demand.arrivals.rate_per_s is not None:
+        return demand.duration_s * demand.arrivals.rate_per_s
+    return 1000.0
+
+
+def _horizon_s(demand: Demand) -> float:
+    if demand.duration_s is not None:
+        return demand.duration_s
+    return _requests(demand) / demand.arrivals.rate_per_s if demand.arrivals.rate_per_s else 100.0
+
+
+def _warmup(plan: Plan, ended: list[Served | Refused], samples: list[Sample]) -> tuple[int, str]:
+    """(requests to cut, the rule): the larger of MSER-5 on log TTFT and on the number in the system."""
+    if plan.workload.warmup is not None:
+        return min(plan.workload.warmup, len(ended)), f"{plan.workload.warmup} requests, by the plan"
+    if len(ended) < SHORTEST:
+        return int(SHORT_WARMUP * len(ended)), f"the first tenth: {len(ended)} requests are too few for MSER-5"
+    firsts = [_log_ttft(one) for one in ended]
+    cut = mser5([value for value in firsts if value is not None])
+    arrivals = [one.request.arrival_ns for one in ended]
+    within = [one for one in samples if one.at_ns <= arrivals[-1]]
+    queue_cut = mser5([one.running + one.waiting for one in within])
+    by_queue = 0
+    if queue_cut:
+        by_queue = int(np.searchsorted(arrivals, within[queue_cut].at_ns))
+    limited = at_limit(cut, len(ended)) or at_limit(queue_cut, len(within))
+    rule = f"MSER-5: {cut} requests by log TTFT, {by_queue} by the number in the system"
+    return min(max(cut, by_queue), len(ended) // 2), rule + (
+        ": at its limit, no steady state was seen" if limited else ""
+    )
+
+
+def _log_ttft(one: Served | Refused) -> float | None:
+    if isinstance(one, Refused):
+        return None
+    return math.log(max(1, one.truth.first_token_ns - one.truth.arrival_ns))
+
+
+def _stability(demand: Demand, ended: list[Served | Refused], samples: list[Sample]) -> tuple[bool | None, str]:
+    """Whether the number in the system stayed level while requests arrived: its slope over the last half (HAC errors)."""
+    if demand.concurrency is not None:
+        return True, "a closed loop holds its concurrency"
+    last = ended[-1].request.arrival_ns if ended else 0
+    within = [one for one in samples if one.at_ns <= last]
+    half = within[len(within) // 2 :]
+    try:
+        found = trend([one.running + one.waiting for one in half], [one.at_ns / 1e9 for one in half])
+    except Undefined as absent:
+        return None, f"too short to say ({absent.reason})"
+    level = float(np.mean([one.running + one.waiting for one in half]))
+    growth = found.slope * (half[-1].at_ns - half[0].at_ns) / 1e9
+    words = f"the number in the system grew by {growth:.3g} around {level:.3g} in the last half of the arrivals"
+    grows = found.low > 0 and growth > max(2.0, 0.25 * level)
+    return not grows, words
+
+
+def simulate(
+    plan: Plan,
+    *,
+    seed: int | None = None,
+    replications: int = 1,
+    output: Path | None = None,
+) -> dict[str, Any]:
+    """The result's document, with what only a simulator knows under `simulation`.
+
+    The first replication is the run; the others give intervals between replications. Raises UserError for a directory
+    that holds something already.
+    """
+    if replications < 1:
+        raise UserError(f"--replications {replications}: write 1 or more")
+    first_seed = plan.seed if seed is None else seed
+    demand = demand_of(plan)
+    directory = RunDirectory.create(output) if output is not None else None
+    outcome = replicate(plan, demand, first_seed)
+    manifest = manifest_of(plan, demand, first_seed, replications)
+    result = result_of(plan, outcome, manifest)
+    found = document(result)
+    truths = [one.truth for one in outcome.ended[outcome.warmup :] if isinstance(one, Served)]
+    found["simulation"] = {
+        "phases": {name: _spread([phases_of(one)[name] for one in truths]) for name in PHASES},
+        "preemptions": sum(one.preemptions for one in truths),
+        "warmup": {"requests": outcome.warmup, "rule": outcome.warmup_rule},
+        "stability": {"stable": outcome.stable, "evidence": outcome.stability},
+        "load": _load(outcome.samples),
+        "steps": outcome.spent,
+        "kv_tokens": {name: pool.kv_tokens for name, pool in pools_of(plan).items()},
+    }
+    if replications > 1:
+        found["simulation"]["replications"] = _between(plan, demand, first_seed, replications, result)
+    found = dict(strict(found))
+    if directory is not None:
+        _write(directory, manifest, found, outcome)
+    return found
+
+
+def result_of(plan: Plan, outcome: Outcome, manifest: Manifest) -> Result:
+    """The house's metrics of the measured rows, and goodput where the plan has objectives."""
+    summary = Summary()
+    rows = list(outcome.rows())
+    for row in rows:
+        summary.add(row)
+    result = summary.result(manifest, RunFacts(planned_requests=sum(row.phase == "measured" for row in rows)))
+    objectives = objectives_of(plan)
+    if objectives:
+        measured = [row for row in rows if row.phase == "measured"]
+        result = msgspec.structs.replace(result, goodput=goodput(measured, objectives).document())
+    return result
+
+
+def _spread(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"mean": None, "p50": None, "p95": None, "p99": None, "max": None}
+    told: dict[str, float | None] = {"mean": float(np.mean(values))}
+    told |= {name: quantile(values, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
+    return told | {"max": max(values)}
+
+
+def _load(samples: tuple[Sample, ...]) -> dict[str, Any]:
+    """Time averages, peaks, and about a hundred points of each."""
+    series: dict[str, list[float]] = {
+        "running": [one.running for one in samples],
+        "waiting": [one.waiting for one in samples],
+        "kv_share": [one.kv_share for one in samples],
+    }
+    step = max(1, len(samples) // 100)
+    told: dict[str, Any] = {"at_s": [one.at_ns / 1e9 for one in samples[::step]]}
+    for name, values in series.items():
+        told[name] = {"mean": float(np.mean(values)), "max": max(values), "over_time": values[::step]}
+    return told
+
+
+def _between(plan: Plan, demand: Demand, seed: int, replications: int, first: Result) -> dict[str, Any]:
+    """Means over replications of each metric's mean and p99, with t intervals."""
+    results = [first]
+    for number in range(1, replications):
+        own = replication_seed(seed, number)
+        outcome = replicate(plan, demand, own)
+        results.append(result_of(plan, outcome, manifest_of(plan, demand, own, 1)))
+    told: dict[str, Any] = {"n": replications, "metrics": {}}
+    for name in ("ttft", "tpot", "e2e", "inter_chunk"):
+        metrics = [one.metrics[name] for one in results if name in one.metrics]
+        values = {"mean": [one.mean for one in metrics]}
+        values["p99"] = [one.percentiles["p99"].value if "p99" in one.percentiles else None for one in metrics]
+        told["metrics"][name] = {kind: _t_interval(found) for kind, found in values.items()}
+    return told
+
+
+def _t_interval(values: list[float | None]) -> dict[str, Any]:
+    known = [one for one in values if one is not None]
+    if len(known) < 2:
+        return {"value": known[0] if known else None, "ci95": [None, None]}
+    mean = float(np.mean(known))
+    half = t_quantile(0.975, len(known) - 1) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    return {"value": mean, "ci95": [mean - half, mean + half]}
+
+
+def manifest_of(plan: Plan, demand: Demand, seed: int, repetitions: int) -> Manifest:
+    """What the simulated service and workload were; everything is known, nothing was probed."""
+    spec, pools = plan.deployment, pools_of(plan)
+    pool = pools.get("all") or pools["decode"]
+    deployment = pool.deployment
+    return Manifest(
+        version=__version__,
+        kind="simulated",
+        run_id=f"simulated-{deployment.model.name}-{seed}",
+        api=plan.workload.api,
+        model=deployment.model.name,
+        engine="phasemeter simulator",
+        engine_version=__version__,
+        accelerator=deployment.hardware.name,
+        accelerator_count=sum(one.deployment.accelerators * one.replicas for one in pools.values()),
+        topology="prefill and decode pools" if spec.split is not None else f"{pool.replicas} replica(s), {spec.router}",
+        dtype=f"{spec.weight_bytes:g} bytes a weight",
+        quantisation="none" if spec.weight_bytes >= 2 else f"{spec.weight_bytes:g} bytes a weight",
+        tensor_parallel=deployment.tensor_parallel,
+        pipeline_parallel=deployment.pipeline_parallel,
+        data_parallel=pool.replicas,
+        batching="continuous" if spec.policy != "request_level" else "request level",
+        scheduling="distserve" if spec.split is not None else spec.policy,
+        kv_policy=f"{pool.kv_tokens} tokens in blocks of {spec.block_size}",
+        prefix_cache="on" if spec.prefix_cache else "off",
+        speculative_decoding="none",
+        input_tokens=plan.workload.input_tokens,
+        output_tokens=plan.workload.output_tokens,
+        arrivals=plan.workload.arrivals,
+        rate_per_s=demand.arrivals.rate_per_s,
+        concurrency=demand.concurrency,
+        requests=demand.requests,
+        duration_s=demand.duration_s,
+        repetitions=repetitions,
+        seed=seed,
+        streaming=True,
+        network_path="none: the client stands beside the engine",
+        measurement_point="engine, virtual time",
+        stamps="virtual",
+        sources={"*": "plan"},
+    )
+
+
+def _write(run: RunDirectory, manifest: Manifest, found: dict[str, Any], outcome: Outcome) -> None:
+    directory = run.path
+    run.write_manifest(manifest)
+    writer = TableWriter(directory, extra_columns=(*(f"{name}_s" for name in PHASES), "preemptions"))
+    for one, row in zip(outcome.ended, outcome.rows(), strict=True):
+        if isinstance(one, Refused):
+            writer.add(row)
+            continue
+        truth, clock = one.truth, "client_monotonic"
+        instants = {
+            "arrival": (truth.arrival_ns, clock),
+            "queue_enter": (truth.queue_enter_ns, clock),
+            "prefill_start": (truth.prefill_start_ns, clock),
+            "prefill_end": (truth.prefill_end_ns, clock),
+            "decode_end": (truth.finish_ns, clock),
+        }
+        extra: dict[str, float | None] = {f"{name}_s": value for name, value in phases_of(truth).items()}
+        writer.add(row, instants, extra | {"preemptions": float(truth.preemptions)})
+    writer.close()
+    (directory / "result.json").write_text(json.dumps(found, ensure_ascii=False, allow_nan=False))
+
+
+def attainment_at(plan: Plan, rate_per_s: float, seed: int | None = None) -> Attainment:
+    """One probe of a goodput search: the plan's requests offered at another rate.
+
+    Raises UserError without objectives.
+    """
+    objectives = objectives_of(plan)
+    if not objectives:
+        raise UserError("a goodput needs `capacity.objectives` (or `latency_slo`) in the plan")
+    outcome = replicate(plan, demand_of(plan).at_rate(rate_per_s), plan.seed if seed is None else seed, tokens=False)
+    measured = [row for row in outcome.rows() if row.phase == "measured"]
+    found = goodput(measured, objectives)
+    good = np.array([judge(row, objectives) == "good" for row in measured])
+    interval = attainment_interval(good) if len(good) else (None, None)
+    return Attainment(value=found.attainment or 0.0, ci95=interval, stable=outcome.stable, binding=found.binding)
+
+
+def search_goodput(plan: Plan, *, start_per_s: float | None = None, precision: float = 0.02) -> Goodput:
+    """The highest rate that the plan's deployment carries within its objectives."""
+    rate = start_per_s or demand_of(plan).arrivals.rate_per_s or 1.0
+    search = Search(target=share(plan.capacity.attainment), start_per_s=rate, precision=precision)
+    return max_goodput(lambda per_s: attainment_at(plan, per_s), search)

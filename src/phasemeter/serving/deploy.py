@@ -1,0 +1,169 @@
+"""From a checked plan to something that serves.
+
+Lives here: which step time, KV pool, policy and cluster a plan means. Must not live here: the plan's keys (plan.py), engines.
+
+Pipeline stages: a replica of `pp` stages is `pp` engines with a share of its KV each, whose batches follow each other through
+the stages (DistServe's disjoint batches): a step takes the whole way through, and bubbles between uneven batches are left
+out. A prefill engine of a split is one engine at the pace of a stage (cluster.Split delays what leaves it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from phasemeter.errors import UserError
+from phasemeter.serving.analytic import Parts
+from phasemeter.serving.cluster import Replicas, Serving, Split
+from phasemeter.serving.engine import Engine
+from phasemeter.serving.hardware import Link
+from phasemeter.serving.kv_cache import CountedKv, PagedKv
+from phasemeter.serving.kv_reserved import RULES, ReservedKv
+from phasemeter.serving.meter import Meter, added
+from phasemeter.serving.plan import Plan, Pool, link_of, pools_of
+from phasemeter.serving.policies.distserve import DistserveDecode, DistservePrefill
+from phasemeter.serving.policies.orca import Orca
+from phasemeter.serving.policies.request_level import RequestLevel
+from phasemeter.serving.policies.sarathi import Sarathi
+from phasemeter.serving.policies.sglang import Sglang
+from phasemeter.serving.policies.vllm_v0 import VllmV0
+from phasemeter.serving.policies.vllm_v1 import VllmV1
+from phasemeter.serving.routers import ROUTERS
+from phasemeter.serving.state import Kv, Limits, Policy
+from phasemeter.serving.step_time import AnalyticCost, Chunks, CostLine, CostModel, LinearCost, TickedCost
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "request_level": RequestLevel,
+    "orca": Orca,
+    "vllm_v0": VllmV0,
+    "vllm_v1": VllmV1,
+    "sarathi": Sarathi,
+    "sglang": Sglang,
+}
+POOL_POLICIES: dict[str, Callable[..., Policy]] = {
+    "distserve_prefill": DistservePrefill,
+    "distserve_decode": DistserveDecode,
+}
+CHUNKED = {"sarathi", "sglang"}  # their token budget is an option of the policy
+
+
+class StageCost:
+    """One of `stages` equal pipeline stages of a cost model."""
+
+    def __init__(self, whole: CostModel, stages: int) -> None:
+        self.whole, self.stages = whole, stages
+
+    def cost_line(self, decodes: int, context_tokens: int) -> CostLine:
+        line = self.whole.cost_line(decodes, context_tokens)
+        return CostLine(line.base_s / self.stages, line.slope_s / self.stages, line.start, line.end)
+
+    def step_s(self, decodes: int, context_tokens: int, chunks: Chunks) -> float:
+        return self.whole.step_s(decodes, context_tokens, chunks) / self.stages
+
+    def parts(self, decodes: int, context_tokens: int, chunks: Chunks) -> Parts:
+        values = self.whole.parts(decodes, context_tokens, chunks)
+        n = self.stages
+        return Parts(*(getattr(values, name) / n for name in Parts.__struct_fields__))
+
+
+def cost_of(pool: Pool) -> CostModel:
+    """The pool's fitted lines where the plan gives them, else the formula."""
+    linear = pool.step_time.linear
+    return AnalyticCost(pool.deployment) if linear is None else LinearCost(linear)
+
+
+def build(plan: Plan, *, tokens: bool) -> Serving:
+    """A fresh deployment; `tokens`: it tells every token.
+
+    Raises UserError with the path for a policy, an option or a router that isn't known.
+    """
+    spec, pools = plan.deployment, pools_of(plan)
+    if spec.split is not None:
+        prefill, decode = pools["prefill"], pools["decode"]
+        latency_s, bytes_per_s = link_of(spec.split)
+        stages = prefill.deployment.pipeline_parallel
+        return Split(
+            [_engine(plan, prefill, "distserve_prefill", tokens) for _ in range(prefill.replicas)],
+            [_engine(plan, decode, "distserve_decode", tokens) for _ in range(_engines(decode))],
+            Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
+            decode.deployment.kv_bytes_per_token,
+            stages,
+        )
+    router = ROUTERS.get(spec.router)
+    if router is None:
+        raise UserError(f"`deployment.router`: `{spec.router}` is none I know: write {', '.join(ROUTERS)}")
+    pool = pools["all"]
+    return Replicas([_engine(plan, pool, spec.policy, tokens) for _ in range(_engines(pool))], router)
+
+
+def _engines(pool: Pool) -> int:
+    return pool.replicas * pool.deployment.pipeline_parallel
+
+
+class Replica(Engine):
+    """An engine that tells its load."""
+
+    def load(self) -> tuple[int, int, float]:
+        """(running, waiting, share of KV blocks in use)."""
+        state = self.state
+        waiting = len(state.waiting) + len(state.swapped) + len(state.unpulled)
+        return len(state.running), waiting, 1 - state.kv.free / state.kv.total
+
+
+def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
+    spec = plan.deployment
+    options = {} if policy_name in POOL_POLICIES else dict(spec.policy_options)
+    reserve = options.pop("reserve", "max")
+    if policy_name in CHUNKED and spec.max_num_batched_tokens is not None:
+        options.setdefault("chunk_size", spec.max_num_batched_tokens)
+    policy = _policy(policy_name, options)
+    limits = Limits(
+        max_num_seqs=spec.max_num_seqs or 256,
+        max_num_batched_tokens=spec.max_num_batched_tokens or 8192,
+        max_model_len=spec.max_model_len,
+    )
+    cost: CostModel = cost_of(pool)
+    kv_tokens, stages = pool.kv_tokens, pool.deployment.pipeline_parallel
+    if policy.prefill_only:
+        cost = StageCost(cost, stages) if stages > 1 else cost
+    else:
+        kv_tokens //= stages
+    kv, ticked = _kv(plan, pool, policy, kv_tokens, reserve), TickedCost(cost)
+    if not tokens:
+        return Replica(policy, kv, ticked, limits)
+    meter = Meter(ticked)
+    return Replica(policy, kv, meter, limits, tokens=True, log=meter)
+
+
+def spent(serving: Serving) -> dict[str, dict[str, dict[str, float]]]:
+    """By pool ("all", or "prefill" and "decode"): what its steps were spent on. Empty for a deployment that tells no tokens."""
+    pools: dict[str, Sequence[object]] = {}
+    if isinstance(serving, Replicas):
+        pools = {"all": serving.engines}
+    elif isinstance(serving, Split):
+        pools = {"prefill": serving.prefill, "decode": serving.decode}
+    meters = {
+        name: [e.log for e in pool if isinstance(e, Engine) and isinstance(e.log, Meter)]
+        for name, pool in pools.items()
+    }
+    return {name: added(found) for name, found in meters.items() if found}
+
+
+def _policy(name: str, options: dict[str, object]) -> Policy:
+    make = POLICIES.get(name) or POOL_POLICIES.get(name)
+    if make is None:
+        raise UserError(f"`deployment.policy`: `{name}` is none I know: write {', '.join(POLICIES)}")
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise UserError(f"`deployment.policy_options`: {name} takes no {', '.join(options)}") from error
+
+
+def _kv(plan: Plan, pool: Pool, policy: Policy, kv_tokens: int, reserve: object) -> Kv:
+    spec = plan.deployment
+    blocks = max(1, kv_tokens // spec.block_size)
+    if policy.reserves:
+        if reserve not in RULES:
+            raise UserError(f"`deployment.policy_options.reserve`: `{reserve}`: write {', '.join(RULES)}")
+        longest = spec.max_model_len or pool.deployment.model.max_context_tokens
+        return ReservedKv(kv_tokens, str(reserve), longest)
+    return PagedKv(blocks, spec.block_size) if spec.prefix_cache else CountedKv(blocks, spec.block_size)
