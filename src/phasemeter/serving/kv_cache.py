@@ -108,7 +108,10 @@ class CountedKv:
         return (self.total - self.free) * self.block_size
 
     def shares(self, sequences: list[Sequence], held: Callable[[Sequence], int], waits: bool) -> Shares:
-        """Shares now, of a pool held by `sequences` with `held` tokens each. A last block's empty slots are internal fragmentation, as the paper has it."""
+        """Shares now, of a pool held by `sequences` with `held` tokens each.
+
+        A last block's empty slots are internal fragmentation, as the paper has it.
+        """
         tokens = sum(held(s) * s.samples - (s.samples - 1) * self._shared_tokens(s, held(s)) for s in sequences)
         size = self.total * self.block_size
         used = self.used_tokens()

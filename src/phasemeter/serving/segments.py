@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,9 @@ class SegmentLog:
             array("q") for _ in range(7)
         )
 
-    def add(self, start: int, first: int, count: int, base: int, growth: int, decodes: int, used_tokens: int) -> None:
+    def add(self, line: tuple[int, int, int, int, int, int, int]) -> None:
+        """One stretch, its columns in their order."""
+        start, first, count, base, growth, decodes, used_tokens = line
         self.start.append(start)
         self.first_step.append(first)
         self.count.append(count)
@@ -63,8 +66,9 @@ class SegmentLog:
         between two spans of one request lies an interruption's gap.
         """
         ends, decodes = self.ends()
-        pairs = [(first, last) for request in spans for first, last in request]
-        breaks = [(a[1], b[0]) for request in spans_list(spans) for a, b in zip(request, request[1:], strict=False)]
+        requests = list(spans)
+        pairs = [span for request in requests for span in request]
+        breaks = [(a[1], b[0]) for request in requests for a, b in pairwise(request)]
         if not pairs:
             return np.zeros(0), np.zeros(0, np.int64)
         first, last = np.array(pairs, np.int64).T
@@ -81,7 +85,3 @@ class SegmentLog:
         weights = np.concatenate([np.cumsum(change[:-1]), np.ones(len(alone) + len(broken), np.int64)])
         gaps = np.concatenate([joint, alone, broken]) / (TICKS_PER_NS * 1e9)
         return gaps[weights > 0], weights[weights > 0]
-
-
-def spans_list(spans: Iterable[tuple[tuple[int, int], ...]]) -> list[tuple[tuple[int, int], ...]]:
-    return [request for request in spans if len(request) > 1]

@@ -45,10 +45,10 @@ class Sequence:
     """
 
     __slots__ = (
-        "_finish_at", "_first_step", "_first_token_t", "_left", "_mixed_mark", "_mixed_stall", "_prefill_end_t", "_prefill_mark",
-        "_prefill_stall", "_prefill_start_t", "_preempted_stall", "_preempted_t", "_request", "_spans", "_enter_ns", "_start_cached",
-        "block_hashes", "blocks", "cached", "computed", "forks", "generated", "max_tokens", "offset", "order", "preemptions", "prompt_tokens",
-        "samples", "table", "target",
+        "_enter_ns", "_finish_at", "_first_step", "_first_token_t", "_left", "_mixed_mark", "_mixed_stall",
+        "_preempted_stall", "_preempted_t", "_prefill_end_t", "_prefill_mark", "_prefill_stall", "_prefill_start_t",
+        "_request", "_spans", "_start_cached", "block_hashes", "blocks", "cached", "computed", "forks", "generated",
+        "max_tokens", "offset", "order", "preemptions", "prompt_tokens", "samples", "table", "target",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, enter_ns: int) -> None:

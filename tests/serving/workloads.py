@@ -1,0 +1,33 @@
+"""Random small workloads for the serving tests: enough contention that memory, seats and budgets run out."""
+
+from __future__ import annotations
+
+from random import Random
+
+from phasemeter.serving.sequence import Request
+from phasemeter.serving.step_shape import LinearStepTime
+
+
+def step_time(random: Random) -> LinearStepTime:
+    return LinearStepTime(
+        fixed=random.randrange(1, 20_000),
+        decode_fixed=random.choice([0, 7000]),
+        per_decode=random.randrange(0, 3000),
+        per_context=random.choice([0, 1, 17, 501]),
+        prefill_fixed=random.choice([0, 900]),
+        per_new_token=random.randrange(0, 900),
+        per_pair=3,
+        pair_bits=4,
+    )
+
+
+def requests(random: Random, many: int, longest: int) -> list[Request]:
+    """In order of arrival; prompt and answer together at most `longest` tokens."""
+    t, found = 0, []
+    pace = random.choice([0, 100, 1000, 20_000])
+    for i in range(many):
+        t += random.randrange(pace + 1)
+        prompt = random.randrange(1, longest)
+        output = random.randrange(1, longest - prompt + 1)
+        found.append(Request(request_id=f"r{i}", prompt_tokens=prompt, output_tokens=output, arrival_ns=t))
+    return found
