@@ -35,8 +35,9 @@ class Meter(SegmentLog):
         self._decodes = decodes, contexts
         return self.cost.decode_line(decodes, contexts)
 
-    def add(self, start: int, first: int, count: int, base: int, growth: int, decodes: int, used_tokens: int) -> None:
-        """One segment ran. The log's own columns stay empty: a meter keeps sums."""
+    def add(self, line: tuple[int, int, int, int, int, int, int]) -> None:
+        """One stretch ran. The log's own columns stay empty: a meter keeps sums."""
+        count = line[2]
         if self._mixed is not None:
             batch = self._mixed._replace(chunks=tuple(self._mixed.chunks))
             self._mixed = None
