@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     rate_per_s: float | None = None
     concurrency: int | None = None
+    template_tokens: int = 0  # what a chat template puts before each prompt: every request shares them
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +125,12 @@ def load_of(manifest: Manifest, columns: Columns) -> Load:
     return Load(mode="open" if manifest.arrivals is not None else "unknown")
 
 
+def template_tokens(manifest: Manifest) -> int:
+    """The tokens that a chat template puts before every prompt, as the probe found them; 0 where that isn't known."""
+    told = (manifest.body or {}).get("template_overhead")
+    return told if isinstance(told, int) else 0
+
+
 def look(summary: Gathered, load: Load, metrics: dict[str, Metric]) -> Looked:
     """The realised workload and validity's numbers, from everything the summary holds."""
     columns, counts = summary.columns, summary.counts
@@ -155,7 +162,7 @@ def look(summary: Gathered, load: Load, metrics: dict[str, Metric]) -> Looked:
         input_ratio=_ratio(real_in, asked_in),
         input_excess=_excess(real_in, asked_in),
         output_ratio=_ratio(real_out, asked_out),
-        cached_share=_ratio(columns.floats("cached_tokens")[ok], real_in),
+        cached_share=_ratio(np.maximum(columns.floats("cached_tokens")[ok] - load.template_tokens, 0), real_in),
         trend=_growth(summary),
         in_flight_late_share=late_share,
         p95_all_s=wave["p95_all"] if wave else None,

@@ -84,7 +84,9 @@ class Summary:
         """The whole run as one record. `manifest` tells how the load was driven; `facts` what rows can't tell."""
         told = facts or RunFacts(stamps=None if manifest is None else manifest.stamps)
         run = Manifest() if manifest is None else manifest
-        load = realised.load_of(run, self.columns)
+        load = msgspec.structs.replace(
+            realised.load_of(run, self.columns), template_tokens=realised.template_tokens(run)
+        )
         outcomes = self.counts.outcomes("measured", told.planned_requests)
         metrics = self._metrics(outcomes)
         windows = self._throughput(load, told)

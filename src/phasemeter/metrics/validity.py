@@ -227,7 +227,7 @@ def _cache(seen: Seen, facts: RunFacts) -> _Found:
         return _Found("ok", "prompts were meant to share text")
     if seen.cached_share is None:
         return _Found("unknown", "the server reports no cached tokens")
-    text = f"{seen.cached_share:.1%} of input tokens came from a prefix cache (threshold 10 % for unique prompts)"
+    text = f"{seen.cached_share:.1%} of input tokens, the chat template apart, came from a prefix cache (threshold 10 % for unique prompts)"
     return _Found(
         _by(seen.cached_share, 0.1), text, "another --seed; restart the server or switch its prefix cache off"
     )
