@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasemeter.contract.goodput import goodput, judge
-from phasemeter.contract.lines import decided
+from phasemeter.contract.lines import Histogram, decided
 from phasemeter.contract.model import parse
 from phasemeter.contract.verdict import Check, Facts, check, overall
 from phasemeter.errors import FileError
@@ -203,3 +203,30 @@ def test_another_tools_metric_can_be_promised_under_its_own_definition() -> None
     assert [line.verdict for line in answer.lines] == ["met", "met", "undecided"]  # no events in these rows: no gaps
     with pytest.raises(FileError, match="did you mean `vllm:ttft`"):
         parse("phasemeter: 1\nlatency_slo: {'vllm:ttfft': {p95: 1 s}}")
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("1 s", "met"), ("10 ms", "missed"), ("300 ms", "undecided")])
+def test_a_histogram_decides_only_where_both_edges_beside_the_limit_agree(limit: str, expected: str) -> None:
+    seen = Histogram(edges_s=(0.01, 0.1, 0.5, 1.0, math.inf), cumulative=(10, 500, 990, 1000, 1000))
+    line = verdict(f"phase_budget: {{queue: {{p95: {limit}}}}}", [row()], phases={"queue": seen}).lines[0]
+    assert line.verdict == expected
+    assert line.ci95 == (0.1, 0.5)
+
+
+def test_another_concurrency_than_promised_decides_nothing() -> None:
+    text = "workload: {arrivals: {concurrency: 8}}\nlatency_slo: {ttft: {p95: 1 s}}"
+    rows = [row(i) for i in range(100)]
+    assert verdict(text, rows, manifest={"concurrency": 8}).verdict == "met"
+    assert verdict(text, rows, manifest={"concurrency": 2}).verdict == "undecided"
+
+
+@pytest.mark.parametrize("target", [0.9, 0.99])
+def test_an_attainment_at_the_boundary_is_met_in_at_most_5_percent(target: float) -> None:
+    generator = np.random.default_rng(13)
+    contract = parse(f"phasemeter: 1\ncapacity: {{objectives: {{ttft: 1 s}}, attainment: {100 * target:g} %}}")
+    met = 0
+    for _ in range(200):
+        good = generator.random(300) < target
+        rows = [row(i, ttft=0.5 if g else 2.0) for i, g in enumerate(good)]
+        met += check(contract, Facts(rows=rows)).verdict == "met"
+    assert met / 200 <= 0.05

@@ -210,6 +210,13 @@ def workload_lines(contract: Contract, facts: Facts) -> list[Line]:
         rows = samples.measured(facts.rows, workload.name)
         prefix = f"workload.classes.{workload.name}" if workload.name else "workload"
         found += [_declared(f"{prefix}.{name}", seen) for name, seen in workload_seen.compared(workload, rows)]
+    declared = contract.workload.arrivals
+    if isinstance(declared, dict) and "concurrency" in declared:
+        seen = facts.manifest.get("concurrency")
+        fits = seen == declared["concurrency"]
+        why = None if fits else "no_evidence" if seen is None else "other_workload"
+        found.append(Line(path="workload.arrivals", verdict="met" if fits else "undecided", value=seen, unit="in flight",
+                          limit=declared["concurrency"], n=len(facts.rows), reason=why))  # fmt: skip
     return found
 
 
