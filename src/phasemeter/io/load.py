@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 
 from phasemeter.io import load_options as counters
 from phasemeter.io.addresses import error_text
@@ -53,9 +54,12 @@ class Sender:
         self._number = 0
         self._tick_ns = 0
         self._paired_ns = 0
+        self._look_ns = 0  # when something may be due; 0 after each change that may move it
         self._drain_since_ns: int | None = None
         self._resending = 0  # exchanges that wait for the fresh connection of their re-send
         self._worker = 0
+        self._note_number: Callable[[int], None]
+        self._note_read: Callable[[tuple[int, int | None, bytes]], None]
         if control is not None:
             self.pool.poll.register(control, select.EPOLLIN)
 
@@ -73,17 +77,21 @@ class Sender:
         Raises OSError when the capture can't be written any more (full disk).
         """
         self.writer, self.due, self._worker = writer, due, worker
+        self._note_number, self._note_read = writer.numbers.append, writer.reads.append
         while self.stopped is None:
             now = monotonic_ns()
             if now >= self._tick_ns:
                 self._tick(now)
-            for exchange in due.take(now, self.in_flight):
-                self._start(exchange)
-            if due.exhausted and not self.in_flight:
-                self._show()
-                return due.reason or "done"
-            self._events(self._wait(due.next_ns(self.in_flight)))
-            if writer.flush_if_due(monotonic_ns(), self._pending_bytes):
+            if now >= self._look_ns:
+                for exchange in due.take(now, self.in_flight):
+                    self._start(exchange)
+                if due.exhausted and not self.in_flight:
+                    self._show()
+                    return due.reason or "done"
+                self._look_ns = due.next_ns(self.in_flight)
+                now = monotonic_ns()
+            self._events(self._wait(now))
+            if writer.flush_if_due(now, self._pending_bytes):
                 self.shown[counters.BYTES] += self._pending_bytes
                 self._pending_bytes = 0
         self._cancel_all(self.stopped)
@@ -94,9 +102,9 @@ class Sender:
     def in_flight(self) -> int:
         return len(self.active) + len(self.waiting) + self._resending
 
-    def _wait(self, due_ns: int) -> list[tuple[int, int]]:
+    def _wait(self, now: int) -> list[tuple[int, int]]:
         poll = self.pool.poll
-        left = min(due_ns, self._tick_ns) - monotonic_ns()
+        left = (self._look_ns if self._look_ns < self._tick_ns else self._tick_ns) - now
         if left > COARSE_NS:
             return poll.poll(left / 1e9 - 0.001, BATCH)
         if left > 0:
@@ -216,9 +224,8 @@ class Sender:
             if not plain:
                 return
             data = plain
-        writer = self.writer
-        writer.numbers.append(exchange.number)
-        writer.reads.append((user_ns, kernel_ns, data))
+        self._note_number(exchange.number)
+        self._note_read((user_ns, kernel_ns, data))
         self._pending_bytes += count
         exchange.last_ns = user_ns
         exchange.got_bytes = True
@@ -305,6 +312,7 @@ class Sender:
             capture = exchange.capture(record, self._worker)
             follow = self.next_request(exchange.planned, exchange.body, capture) if capture is not None else None
         self.due.closed(now_ns, follow)
+        self._look_ns = 0
 
     # ── now and then ─────────────────────────────────────────────────────────────────────────────────────────────
 
