@@ -202,3 +202,15 @@ def test_a_fall_of_ttft_is_called_faster_prefill_only_with_server_evidence(prefi
         sides.append(Run(name=name, document=base.document, values=values, lengths=base.lengths, phases=phases))
     report = compare([sides[0]], [sides[1]], np.random.default_rng(0))
     assert words in report.causes[0]
+
+
+def test_a_gap_per_retokenised_token_is_not_a_gap_per_chunk() -> None:
+    block = {"mean": 0.02, "median": 0.02, "p99": 0.03}
+    document = {
+        "load_summary": {},
+        "successes": {"count": 9, "latency": {"inter_token_latency": block}},
+        "failures": {},
+    }
+    answer = compared([foreign_run(document, "ip.json")], [foreign_run(VLLM, "vllm.json")])
+    assert not answer.comparable
+    assert "inter_token_latency of ip.json is not itl of vllm.json" in answer.refusals[0]

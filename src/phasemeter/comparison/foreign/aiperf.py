@@ -129,10 +129,24 @@ def _records(records: list[dict[str, Any]]) -> Imported:
     metrics = {key: model.recomputed(dialect, key, units[key], got) for key, got in values.items() if got}
     manifest = model.manifest_of(dialect, "AIPerf, its records")
     result = model.result_of(
-        metrics, manifest, model.outcomes_of(ok, failed, cancelled), model.throughput_of(dialect, {})
+        metrics,
+        manifest,
+        model.outcomes_of(ok, failed, cancelled),
+        model.throughput_of(dialect, {}),
+        model.Counting(tokens=model.USAGE if _agree(records) else None),
     )
     one_each = {key: got for key, got in values.items() if len(got) == ok}
     return Imported(tool="aiperf", result=result, numbers=numbers, values=one_each)
+
+
+def _agree(records: list[dict[str, Any]]) -> bool:
+    """Whether the local count is the server's in every record that holds both, and some do."""
+    counts = [
+        (model.look(r, "metrics.output_sequence_length.value"), model.look(r, "metrics.usage_completion_tokens.value"))
+        for r in records
+    ]
+    both = [pair for pair in counts if None not in pair]
+    return bool(both) and all(local == usage for local, usage in both)
 
 
 def _record_numbers(record: dict[str, Any], i: int, dialect: Dialect) -> dict[str, Number]:
