@@ -45,6 +45,10 @@ test-real: $(VENV)/.dev ## measure a real vLLM (CPU build, in .venv-vllm: about 
 	PYTHON=$(PYTHON) tests/real/install_vllm.sh .venv-vllm
 	$(PY) -m pytest -o addopts='' -q --strict-markers -p no:cacheprovider tests/real
 
+bench: $(VENV)/.dev ## our own performance: stamps against a truth server, lateness, CPU ratios (some minutes)
+	$(PY) bench/capture_bench.py
+	$(PY) bench/reading_bench.py
+
 format: $(VENV)/.dev ## put the sources into form
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .

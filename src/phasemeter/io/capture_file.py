@@ -90,7 +90,7 @@ _end = msgspec.msgpack.Decoder(End).decode
 
 
 class CaptureWriter:
-    """Collects in memory, writes at least every 0.25 s that `flush_if_due` is called.
+    """Collects in memory, writes on `flush` (the sender's loop: after FLUSH_READS, FLUSH_BYTES or FLUSH_NS).
 
     The sender appends to `numbers`, `reads`, `starts` and `closes` directly: a call per read would cost as much as the
     append. Every flush raises OSError when the disk is full; what is on disk stays readable.
@@ -103,7 +103,6 @@ class CaptureWriter:
         self.starts: list[Started] = []
         self.closes: list[Closed] = []
         self._clocks: list[tuple[int, int]] = []
-        self._flushed_ns = time.monotonic_ns()
         framing.append(self._fd, MAGIC + framing.block(HEADER, _encode(header)))
         self.pair_clocks()
 
@@ -116,14 +115,6 @@ class CaptureWriter:
                 best = (after - before, (before + after) // 2, real)
         if best is not None:
             self._clocks.append((best[1], best[2]))
-
-    def flush_if_due(self, now_ns: int, pending_bytes: int) -> bool:
-        """Write when enough has gathered or 0.25 s have passed; whether it did. `pending_bytes` is the sender's count."""
-        if len(self.numbers) < FLUSH_READS and pending_bytes < FLUSH_BYTES and now_ns - self._flushed_ns < FLUSH_NS:
-            return False
-        self.flush()
-        self._flushed_ns = now_ns
-        return True
 
     def flush(self) -> None:
         if self.numbers or self.starts or self.closes or self._clocks:

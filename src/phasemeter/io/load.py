@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from phasemeter.io import load_options as counters
 from phasemeter.io.addresses import error_text
-from phasemeter.io.capture_file import CaptureWriter
+from phasemeter.io.capture_file import FLUSH_BYTES, FLUSH_NS, FLUSH_READS, CaptureWriter
 from phasemeter.io.connection import CONTROL_BYTES, OPEN, READ_BYTES, TIMESPEC, Connection, Route, close_kind
 from phasemeter.io.due import Due
 from phasemeter.io.exchange import Exchange
@@ -30,6 +30,7 @@ BATCH = 32  # events between two looks at what is due
 TICK_NS = 50_000_000
 COARSE_NS = 2_000_000
 monotonic_ns = time.monotonic_ns
+unpack_timespec = TIMESPEC.unpack
 
 
 class Sender:
@@ -54,6 +55,7 @@ class Sender:
         self._number = 0
         self._tick_ns = 0
         self._paired_ns = 0
+        self._flush_ns = 0
         self._look_ns = 0  # when something may be due; 0 after each change that may move it
         self._drain_since_ns: int | None = None
         self._resending = 0  # exchanges that wait for the fresh connection of their re-send
@@ -91,7 +93,9 @@ class Sender:
                 self._look_ns = due.next_ns(self.in_flight)
                 now = monotonic_ns()
             self._events(self._wait(now))
-            if writer.flush_if_due(now, self._pending_bytes):
+            if len(writer.numbers) >= FLUSH_READS or self._pending_bytes >= FLUSH_BYTES or now >= self._flush_ns:
+                writer.flush()
+                self._flush_ns = now + FLUSH_NS
                 self.shown[counters.BYTES] += self._pending_bytes
                 self._pending_bytes = 0
         self._cancel_all(self.stopped)
@@ -216,7 +220,7 @@ class Sender:
             return
         kernel_ns = None
         if control:
-            seconds, nanoseconds = TIMESPEC.unpack(control[0][2])
+            seconds, nanoseconds = unpack_timespec(control[0][2])
             kernel_ns = seconds * 1_000_000_000 + nanoseconds
         data = bytes(self._buffer[:count])
         if conn.tls is not None:
