@@ -1,0 +1,118 @@
+"""A cause is named only when its numbers are on record; without them the diagnosis says what is missing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phasemeter.phases.budget import budget_of
+from phasemeter.phases.diagnosis import ORDER, RULES, diagnose
+from phasemeter.phases.features import Features, ServerWindow, features_of, rank_correlation
+from phasemeter.records.evidence import EvidenceValue
+from phasemeter.records.request_row import RequestRow
+from tests.phases.test_budget import row, told
+
+BASE = Features(
+    requests=200, with_evidence=200, ttft_p50_s=0.2, ttft_p99_s=0.4, tpot_p50_s=0.02, e2e_p50_s=2.0, alone_ttft_s=0.15,
+    alone_tpot_s=0.011, queue_share=0.1, prefill_share=0.4, lump_share=0.1, queue_tail_share=0.1,
+    server=ServerWindow(preemptions=0, kv_usage_max=0.6),
+)  # fmt: skip
+CASES = {
+    "client_saturation": {"client_queue_share": 0.6},
+    "queueing": {"queue_share": 0.7, "queue_tail_share": 0.9},
+    "kv_exhaustion": {"server": ServerWindow(preemptions=80, kv_usage_max=0.99)},
+    "prefill_compute": {"prefill_share": 0.9, "input_to_prefill": 0.95},
+    "prefill_decode_interference": {
+        "stalls": 300,
+        "stalls_in_prefill": 290,
+        "stall_share": 0.3,
+        "prefill_time_share": 0.2,
+    },
+    "decode_batch_growth": {"running_to_tpot": 0.9},
+    "decode_compute": {"alone_tpot_s": 0.02},
+    "prefix_cache": {"cached_ttft_ratio": 0.1, "cached_share": 0.5},
+    "network_or_buffering": {"lump_share": 0.8},
+    "kv_movement": {"server": ServerWindow(kv_transfer_mean_s=0.15)},
+    "multi_token_streaming": {"tokens_per_chunk": 3.0},
+    "reasoning_time": {"reasoning_share": 0.8},
+    "warm_up": {"warmup_ratio": 5.0},
+}
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_a_cause_whose_evidence_stands_out_comes_first(cause: str) -> None:
+    found = diagnose(msgspec.structs.replace(BASE, **CASES[cause]))
+    assert found.causes[0].cause == cause and found.steps[5].finding == cause
+
+
+def test_a_healthy_run_has_no_cause() -> None:
+    found = diagnose(BASE)
+    assert found.causes == () and found.steps[5].strength == "cannot say" and found.missing == ()
+
+
+def test_without_numbers_nothing_is_said_and_what_is_missing_is() -> None:
+    found = diagnose(Features())
+    assert found.causes == () and len(found.missing) == 3
+    assert [step.step for step in found.steps] == [1, 2, 3, 4, 5, 6] and {s.strength for s in found.steps} == {
+        "cannot say"
+    }
+
+
+def test_few_requests_carry_only_weak_causes() -> None:
+    found = diagnose(msgspec.structs.replace(BASE, requests=8, **CASES["queueing"]))
+    assert {cause.strength for cause in found.causes} == {"weak"}
+
+
+SERVER_CAUSES = {
+    "queueing",
+    "kv_exhaustion",
+    "prefill_compute",
+    "prefill_decode_interference",
+    "kv_movement",
+    "scheduler_policy",
+}
+CLIENT = (
+    "client_queue_share", "reasoning_share", "stall_share", "coalesced_share", "single_arrivals", "running_to_tpot",
+    "input_to_ttft", "ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "alone_ttft_s", "warmup_ratio",
+)  # fmt: skip
+share = st.none() | st.floats(0, 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.fixed_dictionaries(dict.fromkeys(CLIENT, share)))
+def test_the_client_alone_never_names_a_servers_cause(seen: dict[str, float | None]) -> None:
+    found = diagnose(Features(requests=500, stalls=50, **seen))  # type: ignore[arg-type]
+    assert not SERVER_CAUSES & {cause.cause for cause in found.causes}
+    assert [ORDER.index(c.strength) for c in found.causes] == sorted(ORDER.index(c.strength) for c in found.causes)
+    assert {c.cause for c in found.causes} <= set(RULES)
+
+
+def test_features_come_from_rows_and_budgets() -> None:
+    rows: list[RequestRow] = []
+    budgets = {}
+    for i in range(40):
+        made = row((0, 0, 0, 1000 + 100 * i), request_id=f"r{i}", input_tokens=10 * (i + 1), output_tokens=5)
+        values: list[EvidenceValue] = [told("queue", 500e-9), told("prefill", (400 + 100 * i) * 1e-9)]
+        rows.append(made)
+        budgets[made.request_id] = budget_of(made, values)
+    found = features_of(rows, budgets)
+    assert (found.requests, found.with_evidence) == (40, 40)
+    assert found.input_to_prefill == pytest.approx(1) and found.input_to_ttft == pytest.approx(1)
+    total = sum(1000 + 100 * i for i in range(40))
+    assert found.queue_share == pytest.approx(500 * 40 / total) and found.tokens_per_chunk == pytest.approx(1)
+    assert found.stalls == 40 and found.coalesced_share == 0
+
+
+def test_probes_are_the_single_requests_and_no_part_of_the_load() -> None:
+    rows = [row((0, 0, 0, 500), request_id="p", phase="probe"), row((0, 0, 0, 900), request_id="m")]
+    found = features_of(rows, {})
+    assert (found.alone_ttft_s, found.ttft_p50_s, found.requests) == (500e-9, 900e-9, 1)
+
+
+def test_rank_correlation_ignores_scale_and_needs_variety() -> None:
+    values = [float(i) for i in range(12)]
+    assert rank_correlation(values, [v**3 for v in values]) == pytest.approx(1)
+    assert rank_correlation(values, [-v for v in values]) == pytest.approx(-1)
+    assert rank_correlation(values, [1.0] * 12) is None and rank_correlation(values[:5], values[:5]) is None

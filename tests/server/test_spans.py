@@ -1,0 +1,88 @@
+"""Spans decode the same from protobuf and JSON, join by identity only, and ambiguity joins nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from phasemeter.errors import FileError
+from phasemeter.server.joins import Identity, join, trace_of
+from phasemeter.server.otlp import Span, decode, timings_of
+
+TRACE, PARENT = "ab" * 16, "cd" * 8
+PARENT_OF = f"00-{TRACE}-{PARENT}-01"
+
+
+def body(name: str = "llm_request", coded: bool = False, **attributes: Any) -> dict[str, Any]:
+    def written(hex_: str) -> str:
+        return base64.b64encode(bytes.fromhex(hex_)).decode() if coded else hex_
+
+    told = [
+        {"key": k, "value": {"doubleValue" if isinstance(v, float) else "stringValue": v}}
+        for k, v in attributes.items()
+    ]
+    span = {"name": name, "traceId": written(TRACE), "spanId": written("01" * 8), "parentSpanId": written(PARENT),
+            "startTimeUnixNano": "1000", "endTimeUnixNano": "5000", "attributes": told}  # fmt: skip
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+
+
+def span(name: str = "llm_request", trace: str = TRACE, parent: str = PARENT, **attributes: Any) -> Span:
+    return Span(name=name, trace_id=trace, span_id=name[:8].ljust(16, "0"), parent_id=parent, attributes=attributes)
+
+
+def test_protobuf_json_gzip_and_lines_give_the_same_spans() -> None:
+    attributes = {"gen_ai.latency.time_in_queue": 0.25}
+    raw = ParseDict(body(coded=True, **attributes), ExportTraceServiceRequest()).SerializeToString()
+    plain = json.dumps(body(**attributes)).encode()
+    line = json.dumps({"path": "/v1/traces", "body": body(coded=True, **attributes)}).encode()
+    found = [decode(data, "x") for data in (raw, gzip.compress(raw), plain, line + b"\n" + line)]
+    assert found[0] == found[1] == found[2] == found[3][:1] and len(found[3]) == 2
+    assert found[0][0].trace_id == TRACE and found[0][0].parent_id == PARENT
+
+
+def test_vllms_and_sglangs_equal_keys_mean_different_things() -> None:
+    key = {"gen_ai.latency.time_in_model_prefill": 0.5}
+    vllm, sglang = timings_of(span(**key)), timings_of(span(" Req 1234", rid="1234", module="x", **key))
+    assert vllm is not None and vllm.values[0].phase == "prefill"
+    assert sglang is not None and sglang.values[0].phase == "dispatch_to_first_token"
+
+
+def test_unknown_spans_say_nothing() -> None:
+    assert timings_of(span("startup")) is None
+
+
+@pytest.mark.parametrize("data", [b"\x01\x02garbage", b'{"a": 1}\n{broken'])
+def test_what_is_no_trace_request_is_a_clear_error(data: bytes) -> None:
+    with pytest.raises(FileError, match="x"):
+        decode(data, "x")
+
+
+def test_a_request_joins_by_its_traceparent_before_its_id() -> None:
+    mine, other = span(**{"gen_ai.request.id": "other"}), span(trace="ee" * 16, **{"gen_ai.request.id": "cmpl-7-0"})
+    found = join(
+        [Identity(request_id="a", traceparent=PARENT_OF, sent_id="7"), Identity(request_id="b", sent_id="7x")],
+        [mine, other],
+    )
+    assert found.spans == {"a": (mine,)} and found.by == {"a": "traceparent"} and found.unjoined == ("b",)
+
+
+def test_an_id_joins_in_the_forms_that_vllm_gives_it() -> None:
+    found = join([Identity(request_id="a", sent_id="7")], [span(trace="ee" * 16, **{"gen_ai.request.id": "cmpl-7-0"})])
+    assert found.by == {"a": "request_id"}
+
+
+def test_ambiguity_joins_nothing() -> None:
+    one, two = span(), span(**{"gen_ai.request.id": "x"})
+    assert join([Identity(request_id="a", traceparent=PARENT_OF)], [one, two]).ambiguous == ("a",)
+    twins = [Identity(request_id=name, traceparent=PARENT_OF) for name in "ab"]
+    assert join(twins, [one]).ambiguous == ("a", "b") and not join(twins, [one]).spans
+
+
+def test_what_is_no_traceparent_is_none() -> None:
+    assert trace_of("00-zz-11-01") is None and trace_of(None) is None and trace_of(PARENT_OF) == (TRACE, PARENT)
