@@ -1,0 +1,50 @@
+"""e2e = ttft + (n − 1) · tpot: which term dominates, and where the law fails.
+
+One request on an empty server obeys it exactly. A fitted law stops holding where requests share steps: then neither ttft nor
+tpot belongs to the request alone.
+"""
+
+from phasemeter.runs.simulate import replicate
+from phasemeter.serving.plan import demand_of, parse_plan
+
+PLAN = """
+workload:
+  input_tokens: {{fixed: {prompt}}}
+  output_tokens: {{fixed: {output}}}
+  arrivals: {{{arrivals}}}
+  requests: {requests}
+  warmup: 0
+deployment:
+  model: llama-3.1-8b
+  hardware: H100
+  step_time:
+    linear: {{prefill_s: [{ttft}, {per_token}, 0], decode_s: [{tpot}, 0, {per_sequence}]}}
+"""
+
+
+def served(prompt, output, ttft, tpot, per_token=0, per_sequence=0, arrivals="constant: 0.01/s", requests=1):
+    plan = parse_plan(PLAN.format(**locals()))
+    return [one.truth for one in replicate(plan, demand_of(plan), plan.seed).ended]
+
+
+def seconds(truth):
+    ttft, e2e = (truth.first_token_ns - truth.arrival_ns) / 1e9, (truth.finish_ns - truth.arrival_ns) / 1e9
+    return ttft, e2e
+
+
+print("A request of 120 tokens on an empty server")
+for label, ttft, tpot in (("as it is", 0.450, 0.025), ("ttft − 100 ms", 0.350, 0.025), ("tpot − 1 ms", 0.450, 0.024)):
+    first, e2e = seconds(served(500, 120, ttft, tpot)[0])
+    print(f"  {label:14} ttft {first:.3f} s  e2e {e2e:.3f} s")
+
+print("Which term dominates (45 µs a prompt token, 25 ms a step)")
+for label, prompt, output in (("long prompt, short answer", 30_000, 20), ("short prompt, long answer", 100, 4_000)):
+    first, e2e = seconds(served(prompt, output, 0.01, 0.025, per_token=45e-6)[0])
+    print(f"  {label:26} ttft {100 * first / e2e:5.1f} % of {e2e:7.3f} s")
+
+print("Where it fails: the law of an empty server against what requests met")
+for clients in (1, 8, 64):
+    truths = served(1000, 120, 0.01, 0.02, 45e-6, 1e-4, f"concurrency: {clients}", 4 * clients + 20)
+    alone = 0.01 + 1000 * 45e-6 + 119 * (0.02 + 1e-4)
+    mean = sum(seconds(one)[1] for one in truths) / len(truths)
+    print(f"  {clients:3} clients: law {alone:.3f} s, met {mean:.3f} s ({mean / alone - 1:+.0%})")
