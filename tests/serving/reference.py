@@ -23,14 +23,11 @@ class Flat:
     start: int = -1
     tokens: list[int] = field(default_factory=list)
     preemptions: int = 0
+    decodes: bool = False  # its prefill (or its recomputation) is over
 
     @property
     def length(self) -> int:
         return self.request.prompt_tokens + self.emitted
-
-    @property
-    def decodes(self) -> bool:
-        return self.emitted > 0 and self.computed == self.length - 1
 
 
 class Reference:
@@ -57,6 +54,7 @@ class Reference:
         flat = self.running.pop()
         self.free += flat.blocks
         flat.blocks = flat.computed = 0
+        flat.decodes = False
         flat.preemptions += 1
         self.waiting.insert(0, flat)
         self.preempted = True
@@ -89,6 +87,7 @@ class Reference:
                 flat.computed += new
                 if flat.computed == flat.length:
                     flat.emitted += 1
+                    flat.decodes = True
                     flat.tokens.append(t)
             for flat in [f for f in self.running if f.emitted == f.request.output_tokens]:
                 self.running.remove(flat)

@@ -87,6 +87,8 @@ class State:
         decoding = sequence._finish_at >= 0
         self._stop(sequence)
         self.kv.release(sequence, sequence.computed if decoding else sequence.blocks * self.kv.block_size)
+        if decoding:
+            sequence.target += 1  # the last token it emitted has no KV yet: it is recomputed with the others
         sequence.computed = sequence.cached = 0
         self.waiting.appendleft(sequence)
         self._preempted.append((sequence, "recompute"))
