@@ -14,7 +14,10 @@ HEAVY = {"numpy", "polars", "plotly", "httptools", "xllamacpp", "google.protobuf
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verbs_help_ends_in_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_verbs_help_ends_in_examples(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     assert run([verb, "--help"]) == 0
     words = capsys.readouterr().out
     _, found, examples = words.partition("\nExamples:\n")
