@@ -323,7 +323,7 @@ def _queue_or_prefill(f: Features) -> Step:
         return Step(
             step=2, question=question, finding=finding, evidence=evidence, strength="weak", next="server evidence"
         )
-    return Step(step=2, question=question, finding="cannot say", evidence="queue and prefill are not both on record, nor are single requests",
+    return Step(step=2, question=question, finding="cannot say", evidence="neither queue with prefill, nor single requests",
                 strength="cannot say", next="spans, timings in the response, or single requests")  # fmt: skip
 
 
