@@ -120,7 +120,7 @@ def _watch(crew: Crew, spool: Spool, on_progress: Callable[[Progress], None], sh
             if not interrupted and should_stop():
                 interrupted = True
                 crew.stop()
-            if interrupted or crew.any_ended_early():
+            if interrupted or crew.none_left():
                 spool.stop()
             else:
                 spool.ahead(*crew.taken(), time.monotonic() + POLL_S / 2)
@@ -146,6 +146,13 @@ class Spool:
         return self._writer.rows
 
     def ahead(self, rows_taken: int, bytes_taken: int, until_s: float) -> None:
+        """Write until far enough ahead or `until_s`. A full disk ends it: the workers notice by themselves and say so."""
+        try:
+            self._ahead(rows_taken, bytes_taken, until_s)
+        except OSError:
+            self.finished = True
+
+    def _ahead(self, rows_taken: int, bytes_taken: int, until_s: float) -> None:
         while not self.finished and time.monotonic() < until_s:
             if self._writer.rows - rows_taken > SPOOL_AHEAD_ROWS:
                 break
@@ -158,15 +165,7 @@ class Spool:
                 return
             self._writer.add(*following)
         if not self.finished:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
             self._writer.flush()
-        except OSError:
-            self.finished = (
-                True  # a full disk: the workers notice by themselves; what is not spooled was never scheduled
-            )
 
     def stop(self) -> None:
         self.finished = True
@@ -257,9 +256,8 @@ class Crew:
     def taken(self) -> tuple[int, int]:
         return self._sum(counters.ROWS), self._sum(counters.BODIES)
 
-    def any_ended_early(self) -> bool:
-        """A worker that left while the schedule was still being written: there is no use in writing more for all others only
-        when every one has left."""
+    def none_left(self) -> bool:
+        """Whether every worker is gone: there is no use in writing more of the schedule."""
         return all(process.poll() is not None for process in self._processes)
 
     def all_left(self, wait_s: float) -> bool:
