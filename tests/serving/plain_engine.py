@@ -109,7 +109,7 @@ class PlainEngine:
             self.running[one.request_id] = one
         for request_id in (*first, *decodes):
             self.made[request_id] += 1
-            if self.role == "prefill":
+            if self.role == "prefill" and self.running[request_id].output_tokens > 1:
                 request = self.running.pop(request_id)
                 events.append(Prefilled(end, request_id, self._truth(request, end)))
             elif self.made[request_id] == self.running[request_id].output_tokens:

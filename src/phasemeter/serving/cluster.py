@@ -156,18 +156,14 @@ class Split:
 
     def _from_prefill(self, at: int, events: list[Event], told: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Prefilled):
-                step_ns = event.truth.prefill_end_ns - event.truth.prefill_start_ns
-                out_ns = event.at_ns + (self.stages - 1) * step_ns
-                heapq.heappush(self.pending, (out_ns, next(self.order), event))
-            elif isinstance(event, Finished):
-                continue  # told when it has left the last stage
+            if isinstance(event, Prefilled | Finished):  # finished: one token was all it wanted, its KV is gone
+                heapq.heappush(self.pending, (event.at_ns + self._stage_delay_ns(event.truth), next(self.order), event))
             else:
                 told.append(event)
 
     def _arrived(self, event: Event, told: list[Event]) -> None:
         """What was under way is there: a prompt out of its last stage, or KV on a decode engine."""
-        if isinstance(event, Prefilled):
+        if isinstance(event, Prefilled | Finished):
             self._prefilled(event, told)
         elif isinstance(event, Pull):
             moving = self.moving[event.request_id]
@@ -175,16 +171,18 @@ class Split:
             self.in_prefill[moving.source] -= 1
             self.decode[moving.target].delivered(moving.delivered_ns, event.request_id)
 
-    def _prefilled(self, event: Prefilled, told: list[Event]) -> None:
+    def _stage_delay_ns(self, truth: Truth) -> int:
+        """From leaving the first stage, where the engine paces, to leaving the last."""
+        return (self.stages - 1) * (truth.prefill_end_ns - truth.prefill_start_ns)
+
+    def _prefilled(self, event: Prefilled | Finished, told: list[Event]) -> None:
         moving = self.moving[event.request_id]
-        late = (self.stages - 1) * (event.truth.prefill_end_ns - event.truth.prefill_start_ns)
-        out_ns = event.at_ns + late
+        out_ns = event.at_ns + self._stage_delay_ns(event.truth)
         moving.prefill = msgspec.structs.replace(
             event.truth, prefill_end_ns=out_ns, first_token_ns=out_ns, finish_ns=out_ns
         )
         told.append(Prefilled(out_ns, event.request_id, moving.prefill))
-        if moving.request.output_tokens == 1:
-            self.prefill[moving.source].release(out_ns, event.request_id)
+        if isinstance(event, Finished):
             self.in_prefill[moving.source] -= 1
             told.append(Finished(out_ns, event.request_id, moving.prefill))
             del self.moving[event.request_id]

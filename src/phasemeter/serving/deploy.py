@@ -105,7 +105,8 @@ class Replica(Engine):
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV blocks in use)."""
         state = self.state
-        waiting = len(state.waiting) + len(state.swapped) + len(state.unpulled)
+        arrived = sum(what in {"waiting", "offer"} for _, what, _ in self._inbox)
+        waiting = len(state.waiting) + len(state.swapped) + len(state.unpulled) + arrived
         return len(state.running), waiting, 1 - state.kv.free / state.kv.total
 
 
