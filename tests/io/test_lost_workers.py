@@ -131,7 +131,8 @@ def test_sigterm_to_a_worker_keeps_what_came_and_leaves_the_rest_unsent(tmp_path
     found = counted(tmp_path / "run")
     assert set(found) == {"cancelled", "unsent"} and sum(found.values()) == 100
     cancelled = [c for c in RunDirectory.open(tmp_path / "run").captures() if c.close == "cancelled"]
-    assert all(c.reads[-1].data.endswith(b"half") for c in cancelled)
+    answered = [c for c in cancelled if c.reads]  # the last one's answer may have been on its way
+    assert answered and all(c.reads[-1].data.endswith(b"half") for c in answered)
 
 
 def test_ctrl_c_stops_sending_and_keeps_everything(tmp_path: Path) -> None:
