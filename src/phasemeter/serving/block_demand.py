@@ -83,11 +83,11 @@ class Decodes:
         part = sum(demand[first:end])
         if end > self.block_size:
             part += sum(demand[: end - self.block_size])
-        return part + cycles * sum(demand) if cycles else part
+        return part + cycles * self.count  # everybody takes one block a cycle
 
     def steps_within(self, blocks: int, most: int) -> int:
         """How many steps, at most `most`, need no more than `blocks` new blocks altogether, copies left out."""
-        per_cycle = sum(self.demand)
+        per_cycle = self.count
         if ((most + self.block_size - 1) // self.block_size) * per_cycle <= blocks:
             return most
         cycles, room = divmod(blocks, per_cycle)

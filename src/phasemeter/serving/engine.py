@@ -177,8 +177,12 @@ class Engine(StepEnds):
         chunks, decode = self.policy.schedule(state)
         self._now_t = self._start_t = t
         hurried = bool(state._preempted)
-        if hurried or state._resumed or state._pulled or chunks:
+        if hurried or state._resumed or state._pulled or (chunks and not self.requests_only):
             self._note_moves(t, chunks)
+        for sequence, _ in chunks:
+            if sequence._prefill_start_t < 0:
+                sequence._prefill_start_t = t
+                sequence._start_cached = sequence.cached
         count = state.decodes.count
         if count and not chunks and not state.left_out:
             self._begin_decodes(t, horizon, once=self._tokens or hurried)
@@ -196,7 +200,7 @@ class Engine(StepEnds):
     def _begin_decodes(self, t: int, horizon: int, *, once: bool) -> None:
         """A stretch of decode steps up to the next thing that could change the batch."""
         state = self.state
-        decodes = state.decodes
+        decodes, kv = state.decodes, state.kv
         base, growth, most = self.step_time.decode_line(decodes.count, decodes.contexts())
         swapped = state._swapped_blocks
         if once or swapped:
@@ -211,8 +215,10 @@ class Engine(StepEnds):
                 bound = self._inbox[0][0] - 1
             if t + base * (steps - 1) + growth * (((steps - 1) * (steps - 2)) >> 1) > bound:  # the last one's start
                 steps = 1 + steps_within(base, growth, bound - t)
-            if state.kv.grows:
-                steps = state.kv.most_steps(decodes, steps)
+            if kv.grows and (steps // kv.block_size + 2) * decodes.count > kv.free:  # else it can't run out
+                steps = kv.most_steps(decodes, steps)
+            elif kv.named:
+                steps = kv.most_steps(decodes, steps)
         if swapped:
             base = self.step_time.step_ticks(BatchShape(decodes.count, decodes.contexts(), (), swapped))
             state._swapped_blocks = 0

@@ -43,9 +43,10 @@ class VllmV0(Plain):
         tokens = longest = 0
         while waiting:
             head = waiting[0]
-            longest = max(longest, head.target)
-            tokens += head.target
-            batched = longest * (len(prompts) + 1) if self.padded_tokens else tokens
+            tokens = batched = tokens + head.target
+            if self.padded_tokens:
+                longest = max(longest, head.target)
+                batched = longest * (len(prompts) + 1)
             room -= kv.needed(head, head.target)
             if room < 0 or batched > limits.max_num_batched_tokens or state.seats + head.samples > limits.max_num_seqs:
                 break

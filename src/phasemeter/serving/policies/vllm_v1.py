@@ -35,7 +35,7 @@ class VllmV1(Plain):
             chunks, budget = self.run_in_order(state)
         else:
             chunks, budget = self.run(state)
-        if not state.preempted_now:
+        if state.waiting and not state.preempted_now:
             self.admit(state, chunks, budget)
         return chunks, True
 
@@ -44,6 +44,8 @@ class VllmV1(Plain):
         kv, decodes = state.kv, state.decodes
         while True:
             budget = state.limits.max_num_batched_tokens - decodes.count
+            if not state.prefilling and decodes.blocks_due() <= kv.free:
+                return [], budget
             chunks = [(s, self.chunk(s, budget)) for s in state.prefilling if budget > 0]
             wanted = sum(kv.needed(s, s.computed + new) for s, new in chunks)
             if decodes.blocks_due() + wanted <= kv.free:
@@ -84,7 +86,7 @@ class VllmV1(Plain):
 
     def admit(self, state: State, chunks: list[Chunk], budget: int) -> None:
         kv, limits, waiting = state.kv, state.limits, state.waiting
-        spare = kv.free - state.decodes.blocks_due() - int(self.watermark * kv.total) if waiting else 0
+        spare = kv.free - state.decodes.blocks_due() - int(self.watermark * kv.total)
         while waiting and budget > 0 and state.seats < limits.max_num_seqs:
             head = waiting[0]
             cached = kv.match(head)
