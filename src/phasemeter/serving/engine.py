@@ -69,7 +69,6 @@ class Engine(StepEnds):
         self._largest = policy.largest(kv, limits)
         self._submitted = 0
         self._inbox: deque[tuple[int, str, Sequence]] = deque()  # (tick, what, who)
-        self._pulling: dict[str, Sequence] = {}
 
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
@@ -92,7 +91,7 @@ class Engine(StepEnds):
 
     def delivered(self, now_ns: int, request_id: str) -> None:
         """For a decode pool: the KV that `Pull` announced is here."""
-        self._put(now_ns, "delivered", self._pulling.pop(request_id))
+        self._put(now_ns, "delivered", self.state.in_flight.pop(request_id))
 
     def release(self, now_ns: int, request_id: str) -> None:
         """For a prefill pool: the KV of a `Prefilled` request has been pulled."""
@@ -188,6 +187,8 @@ class Engine(StepEnds):
             self._begin_decodes(t, horizon, once=self._tokens or hurried)
         elif chunks or (decode and count):
             self._begin_mixed(t, chunks, decode and count > 0)
+        elif hurried:
+            return True  # the last one running had to go: who can run now?
         else:  # nobody can run: only an input can change that
             if state.running:
                 raise InternalError("sequences run, but no step is due for them")
@@ -278,7 +279,6 @@ class Engine(StepEnds):
                 sequence._first_token_t = sequence._prefill_end_t = sequence._enter_ns << TICK_BITS
             self._start(sequence, t, at_ns)
         for sequence in state._pulled:
-            self._pulling[sequence._request.request_id] = sequence
             self._events.append(Pull(at_ns, sequence._request.request_id, sequence.target))
         state._pulled.clear()
         for sequence, _ in chunks:

@@ -50,6 +50,7 @@ class State:
         self.swapped: deque[Sequence] = deque()
         self.unpulled: deque[Sequence] = deque()
         self.held_out: dict[str, Sequence] = {}
+        self.in_flight: dict[str, Sequence] = {}  # their KV is being pulled, their blocks are taken
         self.decodes = Decodes(kv.block_size, by_slot=kv.named)
         self.seats = 0
         self.left_out: list[Sequence] = []  # decodes that this step's budget doesn't reach
@@ -112,6 +113,7 @@ class State:
         """Makes room for the first unpulled sequence's KV and starts its transfer."""
         sequence = self.unpulled.popleft()
         self.kv.take(sequence, sequence.target)
+        self.in_flight[sequence._request.request_id] = sequence
         self._pulled.append(sequence)
 
     def resume(self) -> None:

@@ -39,6 +39,9 @@ class DistserveDecode(Plain):
     def __init__(self, waiting_share: float = 0.05) -> None:
         self.waiting_share = waiting_share
 
+    def largest(self, kv: Kv, limits: Limits) -> tuple[int, int | None]:
+        return (kv.total - 1) * kv.block_size, None  # a pull leaves a block for the next token
+
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
         kv, decodes = state.kv, state.decodes
         while decodes.blocks_due() > kv.free:
@@ -47,20 +50,23 @@ class DistserveDecode(Plain):
             self.start(state)
         while state.unpulled and not state.swapped:
             head = state.unpulled[0]
-            waiting_blocks = sum(sequence.blocks for sequence in state.waiting)
+            waiting_blocks = sum(s.blocks for s in (*state.waiting, *state.in_flight.values()))
             spare = kv.free - decodes.blocks_due()
-            if waiting_blocks >= self.waiting_share * kv.total or kv.needed(head, head.target) > spare:
+            if waiting_blocks >= self.waiting_share * kv.total or kv.needed(head, head.target) >= spare:
                 break
             state.pull()
         return NO_CHUNKS, True
 
     def start(self, state: State) -> None:
-        """Swapped ones first, then those whose KV has come; each needs room for this step's token too."""
+        """Swapped ones first, then those whose KV has come; each needs room for this step's token too. With nobody running the
+        waiting don't wait for the swapped: they may hold the memory that those need."""
         kv, decodes, most = state.kv, state.decodes, state.limits.max_num_seqs
         while state.swapped and state.seats < most:
             head = state.swapped[0]
             if kv.held_blocks(head, head.computed) + 1 + decodes.blocks_due() > kv.free:
-                return
+                break
             state.swap_in()
-        while state.waiting and not state.swapped and state.seats < most and decodes.blocks_due() < kv.free:
+        while state.waiting and not (state.swapped and state.running) and state.seats < most:
+            if decodes.blocks_due() >= kv.free:
+                break
             state.resume()
