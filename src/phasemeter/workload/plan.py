@@ -244,18 +244,32 @@ def _conversations(spec: WorkloadSpec) -> Iterator[PlannedRequest]:
             index = number * spec.turns + turn
             if spec.requests is not None and index >= spec.requests:
                 return
-            yield _request(spec, index, "measured", row, due_ns if turn == 0 else None, slot=slot, turn=turn)
+            due = due_ns if turn == 0 else None
+            left = spec.turns if spec.requests is None else spec.requests - number * spec.turns
+            place = {"slot": slot, "turn": turn, "turns": min(spec.turns, left)}
+            yield _request(spec, index, "measured", row, due, **place)
+
+
+def following_turn(spec: WorkloadSpec, planned: PlannedRequest) -> PlannedRequest | None:
+    """The row after `planned` in its conversation, as `plan_measured` gives it; None after the last turn."""
+    if planned.turn + 1 >= planned.turns:
+        return None
+    place = {"slot": planned.slot, "turn": planned.turn + 1, "turns": planned.turns}
+    row = TraceRow(conversation=planned.conversation)
+    return _request(spec, planned.index + 1, planned.phase, row, None, **place)
 
 
 def _request(
     spec: WorkloadSpec, index: int, phase: Phase, row: TraceRow, due_ns: int | None, **place: int | None
 ) -> PlannedRequest:
     kind = "warmup-" if phase == "warmup" and due_ns is None else ""
-    chosen = _class_of(spec, kind, index)
+    turn = place.get("turn") or 0
+    first = index - turn  # a conversation keeps its class and its model, and says its shared prefix once
+    chosen = _class_of(spec, kind, first)
     inputs = (chosen.input_tokens if chosen else None) or spec.input_tokens
     outputs = (chosen.output_tokens if chosen else None) or spec.output_tokens
     own = _length(row.input_tokens, inputs, Stream(spec.seed, kind + "input", index))
-    grouped = spec.prefix_groups > 0 and Stream(spec.seed, kind + "grouped", index).random() < spec.prefix_share
+    grouped = spec.prefix_groups > 0 and not turn and Stream(spec.seed, kind + "grouped", index).random() < spec.prefix_share
     prefix = spec.prefix_tokens if grouped and own is not None else 0
     return PlannedRequest(
         request_id=f"w{index}" if kind else f"r{index}",
@@ -270,10 +284,11 @@ def _request(
         output_tokens=_length(row.output_tokens, outputs, Stream(spec.seed, kind + "output", index)),
         ignore_eos=spec.ignore_eos,
         n=spec.n,
-        model=(chosen.model if chosen else None) or _model_of(spec, kind, index),
+        model=(chosen.model if chosen else None) or _model_of(spec, kind, first),
         workload_class=chosen.name if chosen else None,
         conversation=row.conversation,
-        turn=place.get("turn") or 0,
+        turn=turn,
+        turns=place.get("turns") or 1,
         prefix_group=f"g{Stream(spec.seed, kind + 'group', index).below(spec.prefix_groups)}" if prefix else None,
         prefix_tokens=prefix,
         hash_ids=row.hash_ids,
