@@ -216,9 +216,9 @@ class Engine(StepEnds):
                 bound = self._inbox[0][0] - 1
             if t + base * (steps - 1) + growth * (((steps - 1) * (steps - 2)) >> 1) > bound:  # the last one's start
                 steps = 1 + steps_within(base, growth, bound - t)
-            if kv.grows and (steps // kv.block_size + 2) * decodes.count > kv.free:  # else it can't run out
-                steps = kv.most_steps(decodes, steps)
-            elif kv.named:
+            if kv.grows and (
+                kv.named or (steps // kv.block_size + 2) * decodes.count > kv.free
+            ):  # else it can't run out
                 steps = kv.most_steps(decodes, steps)
         if swapped:
             base = self.step_time.step_ticks(BatchShape(decodes.count, decodes.contexts(), (), swapped))
