@@ -27,6 +27,7 @@ class Identity(msgspec.Struct, kw_only=True):
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     metrics_page: bool = False
+    context_tokens: int | None = None  # prompt and answer together; None where the list tells none, or several differ
 
     def tell(self, source: str, **fields: Any) -> None:
         """Take what `source` says; the first to tell a field is kept."""
@@ -84,6 +85,9 @@ def _model_list(found: Identity, target: Target, path: str) -> None:
         owner = entry.get("owned_by")
         found.tell(f"GET {path}", engine=OWNERS.get(owner) if isinstance(owner, str) else None)
     found.models = tuple(dict.fromkeys(names))
+    lengths = {entry.get("max_model_len") for entry in listed if isinstance(entry, dict)}
+    (only,) = lengths if len(lengths) == 1 else (None,)
+    found.context_tokens = only if isinstance(only, int) else None
 
 
 NATIVE = {"llamacpp.completion": "llama.cpp", "sglang.generate": "sglang"}

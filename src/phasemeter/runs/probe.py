@@ -30,6 +30,8 @@ PATIENCE_S = 30.0  # for a first byte; a slower server is measured, not refused
 TRIES = 3
 SHORT_TOKENS, LONGEST_TOKENS = 24, 512
 TOKENS = 2
+WIDE_IDS = PromptOptions().token_id_range
+FEWEST_IDS = 64
 
 
 class UnreachableError(NetworkError):
@@ -53,6 +55,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool
     lengths: LengthModel
     answered: bool
+    token_id_range: tuple[int, int] = WIDE_IDS
     notes: tuple[str, ...] = ()
 
 
@@ -61,6 +64,7 @@ class _State(msgspec.Struct, kw_only=True):
 
     body: BodyOptions
     ignore_eos: bool
+    ids: tuple[int, int] = WIDE_IDS
     notes: list[str] = msgspec.field(default_factory=list)
     pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
@@ -73,6 +77,7 @@ def probe(settings: Settings) -> Probed:
     _reach(settings)
     identity = identify(settings.target, settings.endpoint)
     models = _models(settings, identity)
+    _check_context(settings, identity)
     state = _State(body=settings.body, ignore_eos=settings.ignore_eos is not False)
     model = models[0][0] if models else None
     answered = _try(settings, state, model, SHORT_TOKENS)
@@ -89,6 +94,7 @@ def probe(settings: Settings) -> Probed:
         ignore_eos=state.ignore_eos,
         lengths=fit_length_model(state.pairs),
         answered=answered,
+        token_id_range=state.ids,
         notes=tuple(state.notes),
     )
 
@@ -138,6 +144,18 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
+def _check_context(settings: Settings, identity: Identity) -> None:
+    """Lengths that the server's context can't hold in the mean would fail in nearly every request."""
+    spec, context = settings.spec, identity.context_tokens
+    means = [mean_tokens(lengths) for lengths in (spec.input_tokens, spec.output_tokens) if lengths is not None]
+    wanted = sum(mean for mean in means if mean is not None)
+    if context is not None and wanted > context:
+        raise UserError(
+            f"{settings.url}: --input-tokens and --output-tokens ask for {wanted:.0f} tokens a request,"
+            f" its context holds {context}: ask for less"
+        )
+
+
 # ---- the request
 
 
@@ -150,6 +168,9 @@ def _try(settings: Settings, state: _State, model: str | None, tokens: int) -> b
             if exchange.prompt_tokens and words:
                 state.pairs.append((words, exchange.prompt_tokens))
             return True
+        if settings.asked.token_ids and _beyond_vocabulary(exchange):
+            _draw_lower(settings, state, exchange)
+            continue
         status = exchange.status or 0
         if 400 <= status < 500 and status not in {408, 429}:
             _adapt(settings, state, exchange)
@@ -178,9 +199,12 @@ def _send(settings: Settings, state: _State, model: str | None, tokens: int) -> 
         n=spec.n,
         model=model,
     )
-    options = PromptOptions(seed=spec.seed, salt="probe", token_ids=settings.asked.token_ids)
+    options = PromptOptions(seed=spec.seed, salt="probe", token_ids=settings.asked.token_ids, token_id_range=state.ids)
     prompt = prompt_for(planned, options, LengthModel())
-    content = Content(text=prompt.text, token_ids=prompt.token_ids)
+    ids = prompt.token_ids
+    if ids:
+        ids = (*ids[:-1], state.ids[1] - 1)  # the highest that the run may draw
+    content = Content(text=prompt.text, token_ids=ids)
     sent = msgspec.json.encode(body(planned, content, state.body))
     limits = settings.target.limits
     first_s = PATIENCE_S if limits.first_byte_s is None else min(PATIENCE_S, limits.first_byte_s)
@@ -200,6 +224,28 @@ def _read(planned: PlannedRequest, capture: Capture) -> Exchange:
             error=capture.error,
         ),
     )
+
+
+# ---- token ids that a server's vocabulary does not hold
+
+
+def _beyond_vocabulary(exchange: Exchange) -> bool:
+    """Whether the server says that an id is none of its own (vLLM and SGLang name the vocabulary, llama.cpp the tokens)."""
+    words = (exchange.failure_text or "").lower()
+    return "vocab" in words or "invalid token" in words
+
+
+def _draw_lower(settings: Settings, state: _State, exchange: Exchange) -> None:
+    """Half the ids of before, or RefusedError when there are too few left to tell prompts apart."""
+    low, high = state.ids
+    narrower = (min(low, high // 8), high // 2)
+    if narrower[1] - narrower[0] < FEWEST_IDS:
+        raise RefusedError(f"{settings.endpoint.url}: the server refuses token ids: {exchange.failure_text}")
+    if state.ids == WIDE_IDS:
+        state.notes.append(
+            f"the server's vocabulary is small ({_short(exchange.failure_text or '')}): lower ids are drawn"
+        )
+    state.ids = narrower
 
 
 # ---- fields that a server refuses
