@@ -14,10 +14,9 @@ from phasemeter.phases.budget import (
     aggregate_budget,
     budget_of,
     budgets_document,
-    mean_budget,
     metric_ns,
     stalled_gaps,
-    tail_budget,
+    totals_of,
 )
 from phasemeter.records.evidence import EvidenceValue
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
@@ -159,7 +158,7 @@ def many(n: int) -> list[Budget]:
 
 
 def test_a_tail_budget_sums_to_its_band_mean_and_says_how_far_that_is_from_the_percentile() -> None:
-    found = tail_budget(many(2000), "ttft", 95)
+    found = totals_of(many(2000)).tail("ttft", 95)
     assert found["verdict"] == "decided" and found["n"] == 40
     assert sum(found["segments_s"].values()) == pytest.approx(found["band_mean_s"], abs=1e-15)
     assert found["value_s"] == pytest.approx((1003 + 7 * 0.95 * 1999) / 1e9)
@@ -168,14 +167,20 @@ def test_a_tail_budget_sums_to_its_band_mean_and_says_how_far_that_is_from_the_p
 
 
 def test_too_few_requests_near_the_percentile_leave_it_undecided() -> None:
-    found = tail_budget(many(300), "ttft", 99)
+    found = totals_of(many(300)).tail("ttft", 99)
     assert found["verdict"] == "undecided" and "segments_s" not in found
-    assert tail_budget(many(found["needs_requests"]), "ttft", 99)["verdict"] == "decided"
+    assert totals_of(many(found["needs_requests"])).tail("ttft", 99)["verdict"] == "decided"
+
+
+def test_a_small_run_takes_the_twenty_nearest_within_five_points() -> None:
+    found = totals_of(many(240)).tail("ttft", 50)
+    assert found["verdict"] == "decided" and 20 <= found["n"] <= 24 and found["band"][1] - found["band"][0] <= 10
+    assert totals_of(many(100)).tail("ttft", 50)["verdict"] == "undecided"
 
 
 def test_means_add_to_the_mean_of_the_metric() -> None:
     budgets = many(10)
-    assert sum(mean_budget(budgets, "e2e").values()) == pytest.approx(
+    assert sum(totals_of(budgets).mean("e2e").values()) == pytest.approx(
         sum(metric_ns(b, "e2e") for b in budgets) / 10 / 1e9
     )
     document = budgets_document(budgets)
@@ -184,6 +189,6 @@ def test_means_add_to_the_mean_of_the_metric() -> None:
 
 def test_aggregates_split_the_mean_and_say_nothing_of_tails() -> None:
     budgets = [budget_of(row()) for _ in range(4)]
-    found = aggregate_budget(budgets, Means(queue_s=30e-9, prefill_s=50e-9, n=4))
+    found = aggregate_budget(totals_of(budgets), Means(queue_s=30e-9, prefill_s=50e-9, n=4))
     assert found["mean"]["ingress_delivery"] == pytest.approx(20e-9) and found["tails"] is None
-    assert aggregate_budget(budgets, Means(queue_s=1.0, n=5))["mean"] is None
+    assert aggregate_budget(totals_of(budgets), Means(queue_s=1.0, n=5))["mean"] is None

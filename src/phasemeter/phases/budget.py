@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from phasemeter.errors import Undefined
 from phasemeter.metrics.gaps import STALL_FACTOR
@@ -34,8 +38,14 @@ SPANNED: Mapping[str, tuple[str, ...]] = {
     "total": SEGMENTS,
 }
 PERCENTILES = (50, 90, 95, 99)
+TAILS_OF = ("ttft", "ttft_from_due", "e2e", "e2e_from_due")
 NEAREST = 20  # requests a band needs
-BAND = 0.01  # its half width, as a share of all requests
+BAND, WIDEST = 0.01, 0.05  # its half width as a share of all requests; a small run may widen it so far
+LUMPS: Mapping[str, str] = {
+    "ingress_delivery": "network, gateway, parsing before the queue, and delivery after the first token: two clocks that can't be"
+    " subtracted, so they stay one lump",
+    "unattributed": "the wait for the first token, without server evidence of both queue and prefill: it may hold either",
+}
 
 # (start, end) of a server's duration: the segment it is laid into
 _BY_BOUNDARIES = {
@@ -178,59 +188,107 @@ def metric_ns(budget: Budget, metric: str) -> int:
     return sum(budget.segments[name] for name in SPANNED[metric])
 
 
-def mean_budget(budgets: Sequence[Budget], metric: str = "total") -> dict[str, float]:
-    """Mean seconds by segment, of requests with output. Means add; percentiles don't. Raises Undefined("no_requests")."""
-    whole = [budget for budget in budgets if budget.complete]
-    if not whole:
-        raise Undefined("no_requests")
-    return {name: sum(b.segments[name] for b in whole) / len(whole) / 1e9 for name in SPANNED[metric]}
+class BudgetTotals:
+    """Takes budgets one by one, 12 integers a request; requests without output are counted only."""
 
+    def __init__(self) -> None:
+        self.requests = self.with_evidence = self.negative = self.other_warnings = 0
+        self.sources: dict[str, Counter[str]] = {}
+        self.inside_ns = self.inside = 0
+        self._columns = array("q")
 
-def tail_budget(budgets: Sequence[Budget], metric: str, percentile: float) -> dict[str, Any]:
-    """The mean budget of the requests within a percentile point of `percentile` of `metric`, by rank.
+    def add(self, budget: Budget) -> None:
+        self.requests += 1
+        self.with_evidence += bool(budget.evidence)
+        negative = any(text.startswith("negative_remainder") for text in budget.warnings)
+        self.negative += negative
+        self.other_warnings += len(budget.warnings) > negative
+        for segment, source in budget.evidence.items():
+            self.sources.setdefault(segment, Counter())[source] += 1
+        if budget.inside_server_ns is not None:
+            self.inside_ns, self.inside = self.inside_ns + budget.inside_server_ns, self.inside + 1
+        if budget.complete:
+            self._columns.extend(budget.segments[name] for name in SEGMENTS)
 
-    With fewer than 20 such requests it is undecided, and how many would do is said. `percentile_minus_band_mean_s` says how
-    well the band stands for the percentile (linear on n − 1).
-    """
-    ranked = sorted((b for b in budgets if b.complete), key=lambda b: metric_ns(b, metric))
-    n, q = len(ranked), percentile / 100
-    low, high = math.ceil((q - BAND) * n), math.floor((q + BAND) * n)
-    band = ranked[max(0, low) : min(n, high)]
-    answer: dict[str, Any] = {"metric": metric, "percentile": percentile, "n": len(band), "of": n}
-    if len(band) < NEAREST:
-        share = min(1.0, q + BAND) - max(0.0, q - BAND)
+    @property
+    def complete(self) -> int:
+        return len(self._columns) // len(SEGMENTS)
+
+    def _table(self) -> NDArray[np.int64]:
+        return np.frombuffer(self._columns, dtype=np.int64).reshape(-1, len(SEGMENTS))
+
+    def mean(self, metric: str = "total") -> dict[str, float]:
+        """Mean seconds by segment, of requests with output. Raises Undefined("no_requests")."""
+        return self._mean(self._table(), metric)
+
+    def _mean(self, table: NDArray[np.int64], metric: str) -> dict[str, float]:
+        if not len(table):
+            raise Undefined("no_requests")
+        return {name: float(table[:, SEGMENTS.index(name)].mean()) / 1e9 for name in SPANNED[metric]}
+
+    def tail(self, metric: str, percentile: float) -> dict[str, Any]:
+        """The mean budget of the requests near `percentile` of `metric`, by rank.
+
+        Within one percentile point; a run with fewer than 20 requests there takes its 20 nearest, within 5 points and never
+        beyond the middle of what lies above. Fewer: undecided, and how many would do is said. `percentile_minus_band_mean_s`
+        says how well the band stands for the percentile (linear on n − 1).
+        """
+        table = self._table()
+        values = table[:, [SEGMENTS.index(name) for name in SPANNED[metric]]].sum(axis=1)
+        n, q = len(values), percentile / 100
+        widest = max(BAND, min(WIDEST, (1 - q) / 2))
+        half = min(widest, max(BAND, (NEAREST / 2 + 1) / n)) if n else widest
+        low, high = max(0, math.ceil((q - half) * n - 1e-9)), min(n, math.floor((q + half) * n + 1e-9))
+        answer: dict[str, Any] = {"metric": metric, "percentile": percentile, "n": max(0, high - low), "of": n}
+        if high - low < NEAREST:
+            needs = math.ceil((NEAREST + 2) / (min(1.0, q + widest) - max(0.0, q - widest)))
+            return answer | {"verdict": "undecided", "reason": "too_few_requests", "needs_requests": needs}
+        order = np.argsort(values, kind="stable")
+        at = q * (n - 1)
+        below, above = (int(values[order[index]]) for index in (math.floor(at), math.ceil(at)))
+        value = (below + (above - below) * (at - math.floor(at))) / 1e9
+        band = order[low:high]
+        mean = float(values[band].mean()) / 1e9
         return answer | {
-            "verdict": "undecided",
-            "reason": "too_few_requests",
-            "needs_requests": math.ceil((NEAREST + 2) / share),
+            "verdict": "decided", "band": [round(100 * (q - half), 3), round(100 * min(1.0, q + half), 3)], "value_s": value,
+            "band_mean_s": mean, "percentile_minus_band_mean_s": value - mean,
+            "segments_s": self._mean(table[band], metric),
+        }  # fmt: skip
+
+    def document(self) -> dict[str, Any] | None:
+        """What a result holds under `budget`; None where no request had output.
+
+        Means, tails, how many requests had evidence and from where, what is a lump and why, how many remainders were negative.
+        """
+        if not self.complete:
+            return None
+        mean = {metric: self.mean(metric) for metric in SPANNED}
+        return {
+            "unit": "s",
+            "requests": self.requests,
+            "complete": self.complete,
+            "with_server_evidence": self.with_evidence,
+            "evidence": {segment: dict(sources) for segment, sources in self.sources.items()},
+            "negative_remainders": self.negative,
+            "with_other_warnings": self.other_warnings,
+            "lumps": {name: why for name, why in LUMPS.items() if mean["total"][name]},
+            "inside_server_mean": self.inside_ns / self.inside / 1e9 if self.inside else None,
+            "mean": mean,
+            "tails": {metric: {f"p{p}": self.tail(metric, p) for p in PERCENTILES} for metric in TAILS_OF},
         }
-    at = q * (n - 1)
-    below, above = metric_ns(ranked[math.floor(at)], metric), metric_ns(ranked[math.ceil(at)], metric)
-    value = (below + (above - below) * (at - math.floor(at))) / 1e9
-    segments = mean_budget(band, metric)
-    mean = sum(metric_ns(b, metric) for b in band) / len(band) / 1e9
-    return answer | {
-        "verdict": "decided", "value_s": value, "band_mean_s": mean, "percentile_minus_band_mean_s": value - mean,
-        "segments_s": segments,
-    }  # fmt: skip
 
 
-def budgets_document(budgets: Sequence[Budget]) -> dict[str, Any] | None:
-    """What a result holds under `budget`: means, tails, how many requests had evidence, how many remainders were negative."""
-    if not any(budget.complete for budget in budgets):
-        return None
-    negative = sum(any(text.startswith("negative_remainder") for text in b.warnings) for b in budgets)
-    return {
-        "unit": "s",
-        "requests": len(budgets),
-        "with_server_evidence": sum(bool(budget.evidence) for budget in budgets),
-        "negative_remainders": negative,
-        "mean": {metric: mean_budget(budgets, metric) for metric in SPANNED},
-        "tails": {
-            metric: {f"p{p}": tail_budget(budgets, metric, p) for p in PERCENTILES}
-            for metric in ("ttft", "ttft_from_due", "e2e", "e2e_from_due")
-        },
-    }
+def totals_of(budgets: Iterable[Budget]) -> BudgetTotals:
+    """All of them, added up."""
+    totals = BudgetTotals()
+    for budget in budgets:
+        totals.add(budget)
+    return totals
+
+
+def budgets_document(budgets: Iterable[Budget]) -> dict[str, Any] | None:
+    """What a result holds under `budget`, from budgets at hand."""
+    return totals_of(budgets).document()
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,14 +301,13 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     n: float | None = None
 
 
-def aggregate_budget(budgets: Sequence[Budget], means: Means) -> dict[str, Any]:
+def aggregate_budget(totals: BudgetTotals, means: Means) -> dict[str, Any]:
     """A mean budget from aggregates only: means add, so the mean wait splits; of tails nothing can be said.
 
     Requires that the window holds our requests and no others: where the counts differ it is refused.
     Raises Undefined("no_requests").
     """
-    mean = mean_budget(budgets, "ttft")
-    n = sum(budget.complete for budget in budgets)
+    mean, n = totals.mean("ttft"), totals.complete
     answer: dict[str, Any] = {
         "unit": "s",
         "n": n,

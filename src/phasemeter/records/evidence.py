@@ -38,3 +38,10 @@ class EvidenceInstant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     source: str
     clock: ClockDomain
     request_id: str | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one request's server told of it, from whatever source."""
+
+    values: tuple[EvidenceValue, ...] = ()
+    instants: tuple[EvidenceInstant, ...] = ()

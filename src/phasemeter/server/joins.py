@@ -6,7 +6,7 @@ Lives here: matching of identities. Must not live here: times: nothing is joined
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -48,56 +48,73 @@ def _id_forms(identity: Identity) -> set[str]:
     return {form for form in forms if form}
 
 
+class SpanIndex:
+    """Spans by trace and by request id, asked for one request at a time, so that a run larger than memory joins too.
+
+    `traceparents`: those of all requests, so that two of one trace join nothing. A request id that an earlier request was
+    joined by joins no second one.
+    """
+
+    def __init__(self, spans: Iterable[Span], traceparents: Iterable[str | None] = ()) -> None:
+        self.by_trace: dict[str, list[Span]] = {}
+        self.by_id: dict[str, list[Span]] = {}
+        for span in spans:
+            if not engine_of(span):
+                continue
+            self.by_trace.setdefault(span.trace_id, []).append(span)
+            if request := request_id_of(span):
+                self.by_id.setdefault(request, []).append(span)
+        self._owners: dict[tuple[str, str], int] = {}
+        for traceparent in traceparents:
+            trace = trace_of(traceparent)
+            if trace and trace[0] in self.by_trace:
+                self._owners[trace] = self._owners.get(trace, 0) + 1
+        self._claimed: dict[str, str] = {}
+
+    def of(self, identity: Identity) -> tuple[str, tuple[Span, ...], bool]:
+        """(by what, its spans, whether it is ambiguous); nothing where nothing is its own."""
+        trace = trace_of(identity.traceparent)
+        if trace and trace[0] in self.by_trace:
+            if self._owners.get(trace, 0) > 1:
+                return "", (), True
+            chosen = _children(self.by_trace[trace[0]], trace[1])
+            if chosen:
+                clash = _several_roots(chosen)
+                return "traceparent", () if clash else tuple(chosen), clash
+        forms = sorted(form for form in _id_forms(identity) if form in self.by_id)
+        if not forms:
+            return "", (), False
+        if any(self._claimed.setdefault(form, identity.request_id) != identity.request_id for form in forms):
+            return "", (), True
+        chosen = [span for form in forms for span in self.by_id[form]]
+        clash = _several_roots(chosen)
+        return "request_id", () if clash else tuple(chosen), clash
+
+
 def join(requests: Sequence[Identity], spans: Iterable[Span]) -> Joined:
     """Each request's spans. A span that two requests could claim, or two request spans of one id, join nothing."""
-    known = [span for span in spans if engine_of(span)]
-    by_trace: dict[str, list[Span]] = {}
-    by_id: dict[str, list[Span]] = {}
-    for span in known:
-        by_trace.setdefault(span.trace_id, []).append(span)
-        if request := request_id_of(span):
-            by_id.setdefault(request, []).append(span)
-    owners = _owners(requests)
+    index = SpanIndex(spans, [identity.traceparent for identity in requests])
+    shared = _shared_ids(requests)
     found: dict[str, tuple[Span, ...]] = {}
     by: dict[str, str] = {}
     unjoined, ambiguous = [], []
     for identity in requests:
-        how, chosen, clash = _match(identity, by_trace, by_id, owners)
-        if clash:
+        how, chosen, clash = index.of(identity)
+        if clash or (how == "request_id" and _id_forms(identity) & shared):
             ambiguous.append(identity.request_id)
         elif chosen:
-            found[identity.request_id], by[identity.request_id] = tuple(chosen), how
+            found[identity.request_id], by[identity.request_id] = chosen, how
         else:
             unjoined.append(identity.request_id)
     return Joined(spans=found, by=by, unjoined=tuple(unjoined), ambiguous=tuple(ambiguous))
 
 
-def _owners(requests: Sequence[Identity]) -> dict[str, int]:
+def _shared_ids(requests: Sequence[Identity]) -> set[str]:
     counts: dict[str, int] = {}
     for identity in requests:
-        trace = trace_of(identity.traceparent)
-        for key in ({"trace:" + trace[0] + trace[1]} if trace else set()) | _id_forms(identity):
-            counts[key] = counts.get(key, 0) + 1
-    return counts
-
-
-def _match(
-    identity: Identity, by_trace: Mapping[str, list[Span]], by_id: Mapping[str, list[Span]], owners: Mapping[str, int]
-) -> tuple[str, list[Span], bool]:
-    trace = trace_of(identity.traceparent)
-    if trace and trace[0] in by_trace:
-        if owners["trace:" + trace[0] + trace[1]] > 1:
-            return "", [], True
-        chosen = _children(by_trace[trace[0]], trace[1])
-        if chosen:
-            return "traceparent", chosen, _several_roots(chosen)
-    forms = sorted(form for form in _id_forms(identity) if form in by_id)
-    if not forms:
-        return "", [], False
-    if any(owners[form] > 1 for form in forms):
-        return "", [], True
-    chosen = [span for form in forms for span in by_id[form]]
-    return "request_id", chosen, _several_roots(chosen)
+        for form in _id_forms(identity):
+            counts[form] = counts.get(form, 0) + 1
+    return {form for form, count in counts.items() if count > 1}
 
 
 def _children(spans: Sequence[Span], parent: str) -> list[Span]:
