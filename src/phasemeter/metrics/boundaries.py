@@ -114,6 +114,8 @@ def row_of_exchange(exchange: Exchange, counts: TokenCounts, request_id: str, du
         silent_chunks=exchange.silent_chunks,
         first_silent_chunk_ns=exchange.first_silent_ns,
         last_silent_chunk_ns=exchange.last_silent_ns,
+        silent_times_ns=exchange.silent_ns,
+        bare_times_ns=exchange.bare_ns,
         refusal=any(choice.has(REFUSAL) for choice in exchange.choices),
         reasoning_field=exchange.reasoning_field,
     )

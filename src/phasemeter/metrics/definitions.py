@@ -88,6 +88,12 @@ def _with_silent_last(row: RequestRow) -> int | None:
     return max(known) if known else None
 
 
+def _choice_chunks(row: RequestRow) -> list[int]:
+    """The known ends of what has choices: output, empty text, a role or a finish reason alone."""
+    single = (row.first_token_ns, row.last_token_ns, row.first_silent_chunk_ns, row.last_silent_chunk_ns)
+    return [*(instant for instant in single if instant is not None), *row.bare_times_ns]
+
+
 def _usage_or_last(row: RequestRow) -> int | None:
     return row.usage_ns if row.usage_ns is not None else row.last_token_ns
 
@@ -110,6 +116,8 @@ BOUNDARIES: Mapping[str, Callable[[RequestRow], int | None]] = {
     "first_output": _of("first_output"),
     "first_token_or_empty": _with_silent_first,  # vLLM's rule, see there
     "last_token_or_empty": _with_silent_last,
+    "first_choice_chunk": lambda row: min(_choice_chunks(row), default=None),  # vLLM's rule up to 0.32
+    "last_choice_chunk": lambda row: max(_choice_chunks(row), default=None),
     "last_token": _of("last_token"),
     "usage": _of("usage"),
     "usage_or_last_token": _usage_or_last,
@@ -122,6 +130,8 @@ MISSING = {
     "last_token": "no_output",
     "first_token_or_empty": "no_output",
     "last_token_or_empty": "no_output",
+    "first_choice_chunk": "no_output",
+    "last_choice_chunk": "no_output",
     "usage_or_last_token": "no_output",
     "first_output": "no_final_output",
     "send_start": "not_sent",
@@ -220,6 +230,8 @@ SPECIAL: Mapping[str, Callable[[RequestRow], float]] = {
 }
 GAP_FUNCTIONS: Mapping[str, Callable[[RequestRow], gaps.Gaps]] = {
     "inter_chunk": gaps.inter_chunk,
+    "between_events": gaps.between_events,
+    "between_choice_chunks": gaps.between_choice_chunks,
     "itl": gaps.itl,
     "itl_spread": gaps.itl_spread,
     "stall": gaps.stalls,

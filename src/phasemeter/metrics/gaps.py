@@ -83,6 +83,36 @@ def tokens_per_event(row: RequestRow, choice: ChoiceTimes) -> Sequence[int] | No
     return None
 
 
+def between_events(row: RequestRow) -> Gaps:
+    """vLLM's gaps since 0.33: between chunks of output or of empty text without a role, of all choices together.
+
+    Reasoning under `reasoning_content` is not recognised there. Raises Undefined as `inter_chunk` does.
+    """
+    reason = no_gaps_reason(row)
+    if reason is not None and not row.silent_times_ns:
+        raise Undefined(reason)
+    unseen = row.reasoning_field == "reasoning_content"
+    times = [t for one in row.choices for t in one.times_ns[one.reasoning_events if unseen else 0 :]]
+    return _gaps_of([*times, *row.silent_times_ns])
+
+
+def between_choice_chunks(row: RequestRow) -> Gaps:
+    """vLLM's gaps up to 0.32: between any chunks that have choices, a role or a finish reason alone included.
+
+    Raises Undefined as `inter_chunk` does.
+    """
+    reason = no_gaps_reason(row)
+    if reason is not None and not row.silent_times_ns and not row.bare_times_ns:
+        raise Undefined(reason)
+    times = [t for one in row.choices for t in one.times_ns]
+    return _gaps_of([*times, *row.silent_times_ns, *row.bare_times_ns])
+
+
+def _gaps_of(times_ns: list[int]) -> Gaps:
+    times = np.sort(np.array(times_ns, dtype=np.int64))
+    return seconds(times[1:] - times[:-1])
+
+
 def itl(row: RequestRow) -> Gaps:
     """Inter-token latency: the inter-chunk gaps, where every chunk is known to hold one token.
 

@@ -90,5 +90,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     silent_chunks: int = 0  # chunks whose content is an empty string, without a role: some tools stamp them as tokens
     first_silent_chunk_ns: int | None = None
     last_silent_chunk_ns: int | None = None
+    silent_times_ns: tuple[int, ...] = ()  # when each of them came, where known
+    bare_times_ns: tuple[int, ...] = ()  # chunks of a choice without any text: a role, a finish reason
     refusal: bool = False  # the answer holds a refusal of the API's own kind
     reasoning_field: str | None = None  # the name reasoning came under: reasoning | reasoning_content | thinking | ...

@@ -25,7 +25,8 @@ AXIS = ("due", "connect", "send", "sent", "headers", "first", "output", "last", 
 AT = {
     "due": 0, "dispatch": 1, "connect_start": 1, "dns_done": 1, "tcp_start": 1, "tcp_connected": 1, "connected": 1,
     "send_start": 2, "sent": 3, "headers": 4, "first_read": 4, "first_chunk": 4, "first_token": 5,
-    "first_token_or_empty": 5, "first_output": 6, "last_token": 7, "last_token_or_empty": 7, "usage": 8,
+    "first_token_or_empty": 5, "first_output": 6, "last_token": 7, "last_token_or_empty": 7, "usage": 8, "first_choice_chunk": 4,
+    "last_choice_chunk": 7,
     "usage_or_last_token": 8, "stream_end": 9,
 }  # fmt: skip
 STEP = 8
@@ -40,6 +41,8 @@ BOUNDARY_WORDS = {
     "first_output": "the first output outside reasoning",
     "last_token": "the last non-empty output",
     "last_token_or_empty": "the last output or empty content chunk",
+    "first_choice_chunk": "the first chunk with choices, be it a role alone",
+    "last_choice_chunk": "the last chunk with choices, be it a finish reason alone",
     "usage_or_last_token": "the chunk with the usage, else the last output",
     "stream_end": "the terminal mark ([DONE], completed event) or the close",
 }

@@ -23,7 +23,8 @@ REQUESTS, EVENTS = "requests.parquet", "events.parquet"
 EVENTS_A_PART = 2_000_000
 REQUESTS_A_PART = 100_000
 
-_NESTED = {"choices", "warnings"}
+_LISTS = ("silent_times_ns", "bare_times_ns")
+_NESTED = {"choices", "warnings", *_LISTS}
 
 
 def _kind(annotation: Any) -> Any:
@@ -50,6 +51,7 @@ SERVER_INSTANTS = (
 def _schema(extra: dict[str, Any]) -> dict[str, Any]:
     kinds: dict[str, Any] = dict(_KINDS)
     kinds |= {"warnings": polars.List(polars.String), "choices": polars.String}
+    kinds |= dict.fromkeys(_LISTS, polars.List(polars.Int64))
     for column, _ in SERVER_INSTANTS:
         kinds |= {column: polars.Int64, column + "_clock": polars.String}
     kinds |= {
@@ -111,6 +113,7 @@ class TableWriter:
             )
         record: dict[str, Any] = {name: getattr(row, name) for name in _SCALARS}
         record["warnings"] = list(row.warnings)
+        record |= {name: list(getattr(row, name)) for name in _LISTS}
         record["choices"] = msgspec.json.encode(heads).decode()
         record |= _design_columns(row, instants or {}) | (extra or {})
         self._rows.append(record)
@@ -194,7 +197,7 @@ def read_rows(directory: Path) -> Iterator[RequestRow]:
         events = polars.scan_parquet(directory / EVENTS).collect()
         columns = [events[name].to_list() for name in ("t_ns", "read", "tokens")]
         at = 0
-        for record in requests.select([*_SCALARS, "warnings", "choices"]).iter_rows(named=True):
+        for record in requests.select([*_SCALARS, "warnings", "choices", *_LISTS]).iter_rows(named=True):
             choices = []
             for head in msgspec.json.decode(record.pop("choices"), type=list[_ChoiceHead]):
                 times, reads, tokens = (tuple(column[at : at + head.events]) for column in columns)
@@ -205,7 +208,8 @@ def read_rows(directory: Path) -> Iterator[RequestRow]:
                         head.reasoning_events, head.finish_reason, head.output_tokens,
                     )
                 )  # fmt: skip
-            yield RequestRow(**{**record, "warnings": tuple(record["warnings"]), "choices": tuple(choices)})
+            nested = {name: tuple(record[name]) for name in ("warnings", *_LISTS)}
+            yield RequestRow(**{**record, **nested, "choices": tuple(choices)})
     except (FileNotFoundError, polars.exceptions.PolarsError) as wrong:
         first_line = str(wrong).splitlines()[0] if str(wrong) else type(wrong).__name__
         raise FileError(

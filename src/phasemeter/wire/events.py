@@ -149,9 +149,8 @@ class Reading:
         self.known = False  # whether any document looked like one of this API
         self.unreadable = 0
         self.first_chunk_read: int | None = None
-        self.silent_chunks = 0
-        self.first_silent_read: int | None = None
-        self.last_silent_read: int | None = None
+        self.silent_reads: list[int] = []  # chunks with a choice whose text is empty, without a role
+        self.bare_reads: list[int] = []  # chunks with a choice but no text at all: a role, a finish reason
         self.reasoning_field: str | None = None
         self.plain: tuple[tuple[str | int, ...], int, str] | None = None  # see `template`
         self.memory: dict[str, Any] = {}  # what an API's reader has to remember between events
@@ -232,10 +231,7 @@ class Reading:
 
     def silent(self, read: int) -> None:
         """A chunk with a choice but neither role nor text: some tools stamp these as tokens."""
-        self.silent_chunks += 1
-        self.last_silent_read = read
-        if self.first_silent_read is None:
-            self.first_silent_read = read
+        self.silent_reads.append(read)
 
     def fail(self, kind: str, text: str) -> None:
         """The server reported an error; the first one counts."""

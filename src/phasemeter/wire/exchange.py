@@ -74,9 +74,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     usage_told: int  # how many usage objects with tokens came
     usage_alone: bool  # the last one stood in a chunk of no choice: it counts the whole answer
 
-    silent_chunks: int
-    first_silent_ns: int | None
-    last_silent_ns: int | None
+    silent_ns: tuple[int, ...]  # chunks with a choice whose text is empty, without a role
+    bare_ns: tuple[int, ...]  # chunks with a choice but no text at all
     reasoning_field: str | None
     response_id: str | None
     model: str | None
@@ -88,6 +87,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     def text(self, channel: str) -> str:
         """All text of one channel of the first choice."""
         return self.choices[0].text_of(channel) if self.choices else ""
+
+    @property
+    def silent_chunks(self) -> int:
+        return len(self.silent_ns)
+
+    @property
+    def first_silent_ns(self) -> int | None:
+        return min(self.silent_ns, default=None)
+
+    @property
+    def last_silent_ns(self) -> int | None:
+        return max(self.silent_ns, default=None)
 
     @property
     def content(self) -> str:
@@ -167,9 +178,8 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         first_usage_ns=at(reading.first_usage_read),
         usage_told=reading.usage_told,
         usage_alone=reading.usage_alone,
-        silent_chunks=reading.silent_chunks,
-        first_silent_ns=at(reading.first_silent_read),
-        last_silent_ns=at(reading.last_silent_read),
+        silent_ns=tuple(times[read] for read in reading.silent_reads),
+        bare_ns=tuple(times[read] for read in reading.bare_reads),
         reasoning_field=reading.reasoning_field,
         response_id=reading.response_id and mended(reading.response_id),
         model=reading.model and mended(reading.model),

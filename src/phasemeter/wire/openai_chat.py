@@ -84,8 +84,11 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
     if isinstance(refusal, str) and refusal:
         reading.output(choice, REFUSAL, refusal, read)
     _tools(reading, choice, delta, read)
-    if len(choice.reads) == before and content == "" and not delta.get("role"):
-        reading.silent(read)
+    if len(choice.reads) == before:
+        if content == "" and not delta.get("role"):
+            reading.silent(read)
+        else:
+            reading.bare_reads.append(read)
 
 
 def _parts(reading: Reading, choice: Choice, parts: list[Any], read: int) -> None:

@@ -23,15 +23,20 @@ DIALECTS: Mapping[str, Dialect] = {
     for module in (vllm, aiperf, genai_perf, nim, guidellm, sglang, inference_perf, evalscope, genai_bench)
 }
 
+EARLIER: Mapping[str, Dialect] = {vllm.OLDER.id: vllm.OLDER}
+
 
 def dialect(name: str) -> Dialect:
-    """The dialect of that name, with or without its version (`vllm`, `vllm@0.33`).
+    """The dialect of that name, with or without its version (`vllm`, `vllm@0.33`); without one it is the newest known.
 
     Raises UserError that lists the known ones.
     """
-    bare, _, version = name.strip().lower().partition("@")
+    wanted = name.strip().lower()
+    if wanted in EARLIER:
+        return EARLIER[wanted]
+    bare, _, version = wanted.partition("@")
     found = DIALECTS.get(bare)
     if found is None or (version and version != found.version):
-        known = ", ".join(known.id for known in DIALECTS.values())
+        known = ", ".join(known.id for known in (*DIALECTS.values(), *EARLIER.values()))
         raise UserError(f"`{name}` is no dialect I know: take one of {known}")
     return found

@@ -70,9 +70,9 @@ def difference(
     return Definition(name=name, start=start, end=end, divisor=divisor, excluded=excluded, words=words, source="")
 
 
-def per_chunk(name: str, words: str) -> Definition:
-    """The gaps between output events."""
-    return Definition(name=name, kind="gap", special="inter_chunk", words=words, source="")
+def per_chunk(name: str, words: str, gaps: str = "inter_chunk") -> Definition:
+    """The gaps between output events, as the GAP_FUNCTIONS key `gaps` takes them."""
+    return Definition(name=name, kind="gap", special=gaps, words=words, source="")
 
 
 CADENCE = (

@@ -1,6 +1,8 @@
-"""vLLM 0.33 `bench serve`."""
+"""vLLM `bench serve`: 0.33, and 0.32 whose clock starts and ends at other chunks."""
 
 from __future__ import annotations
+
+import msgspec
 
 from phasemeter.metrics.dialects.model import CADENCE, Dialect, Row, difference, per_chunk
 
@@ -15,7 +17,8 @@ DIALECT = Dialect(
             definition=difference("tpot", "first_token_or_empty", "last_token_or_empty", divisor="output_tokens − 1",
                                   excluded=CADENCE)),
         Row(key="itl", printed="{stat}_itl_ms", unit="ms", word="itl",
-            definition=per_chunk("itl", "gap per server-sent event, whatever it holds; all requests' gaps pooled")),
+            definition=per_chunk("itl", "gap per server-sent event of output or empty content, whatever it holds; all"
+                                 " requests' gaps pooled", "between_events")),
         Row(key="e2el", printed="{stat}_e2el_ms", unit="ms", word="e2e",
             definition=difference("e2el", "dispatch", "last_token_or_empty")),
     ),
@@ -36,7 +39,25 @@ DIALECT = Dialect(
         "its clock starts before the request is encoded to JSON",
         "its own event loop stamps late under load (hundreds of ms at 1000 streams)",
         "its duration ends when its last task is gathered, about 1 ms after the last reply",
-        "itl gaps that empty chunks would have split are whole here",
     ),
     source="vllm 0.33.0, lib/endpoint_request_func.py and serve.py",
+)  # fmt: skip
+
+OLDER = msgspec.structs.replace(
+    DIALECT,
+    version="0.32",
+    rows=(
+        Row(key="ttft", printed="{stat}_ttft_ms", unit="ms", word="ttft",
+            definition=difference("ttft", "dispatch", "first_choice_chunk")),
+        Row(key="tpot", printed="{stat}_tpot_ms", unit="ms", word="tpot",
+            definition=difference("tpot", "first_choice_chunk", "last_choice_chunk", divisor="output_tokens − 1",
+                                  excluded=CADENCE)),
+        Row(key="itl", printed="{stat}_itl_ms", unit="ms", word="itl",
+            definition=per_chunk("itl", "gap per chunk with choices, whatever it holds, from the role chunk on; all requests'"
+                                 " gaps pooled", "between_choice_chunks")),
+        Row(key="e2el", printed="{stat}_e2el_ms", unit="ms", word="e2e",
+            definition=difference("e2el", "dispatch", "last_choice_chunk")),
+    ),
+    first_token="any chunk with choices: a role-only chunk starts the clock, a finish reason alone ends it",
+    source="vllm 0.32.0, lib/endpoint_request_func.py and serve.py",
 )  # fmt: skip
