@@ -45,13 +45,14 @@ def test_every_boundary_is_on_the_monotonic_clock() -> None:
     told = {
         name: getattr(row, name)
         for name in row.__struct_fields__
-        if name.endswith("_ns") and getattr(row, name) is not None
+        if name.endswith("_ns") and isinstance(getattr(row, name), int)
     }
     assert told == {
         "due_ns": 900, "connect_start_ns": 910, "tcp_connected_ns": 950, "connected_ns": 950, "send_start_ns": 1000, "sent_ns": 1010,
         "headers_ns": 2000, "first_read_ns": 2000, "first_chunk_ns": 3000, "first_token_ns": 4000, "first_output_ns": 5000,
         "last_token_ns": 6000, "stream_end_ns": 7000, "usage_ns": 7000, "observer_lag_ns": 50,
     }  # fmt: skip
+    assert (row.bare_times_ns, row.silent_times_ns) == ((3000, 7000), ())  # a role alone, a finish reason alone
     assert (row.outcome, row.output_tokens, row.output_tokens_source, row.input_tokens) == ("ok", 4, "usage", 7)
     assert (row.phase, row.worker, row.workload_class, row.asked_output_tokens) == ("warmup", 2, "chat", 8)
 

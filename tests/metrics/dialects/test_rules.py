@@ -52,6 +52,17 @@ def test_vllm_stamps_an_empty_content_chunk_and_misses_reasoning_content() -> No
     assert printed("inference-perf", thinking)["latency.time_to_first_token.mean"] == pytest.approx(0.3)
 
 
+def test_vllm_before_0_33_starts_at_the_role_chunk_and_ends_at_the_finish_chunk() -> None:
+    request = row([100, 200, 300], bare_times_ns=(90 * MS, 340 * MS), silent_times_ns=(250 * MS,), silent_chunks=1,
+                  first_silent_chunk_ns=250 * MS, last_silent_chunk_ns=250 * MS)  # fmt: skip
+    older, newer = printed("vllm@0.32", request), printed("vllm", request)
+    assert (older["mean_ttft_ms"], older["mean_e2el_ms"]) == (pytest.approx(90), pytest.approx(340))
+    assert older["mean_tpot_ms"] == pytest.approx(250 / 2)
+    assert older["mean_itl_ms"] == pytest.approx(250 / 5)  # 90, 100, 200, 250, 300, 340
+    assert (newer["mean_ttft_ms"], newer["mean_e2el_ms"]) == (pytest.approx(100), pytest.approx(300))
+    assert newer["mean_itl_ms"] == pytest.approx(200 / 3)  # the empty chunk splits a gap, the bare ones do not
+
+
 def test_opening_a_connection_is_in_the_numbers_of_the_tools_that_start_before_it() -> None:
     request = row([170], send_ms=30, due_ms=0, connect_start_ns=10 * MS, connected_ns=29 * MS)
     assert printed("vllm", request)["mean_ttft_ms"] == pytest.approx(190)
@@ -121,6 +132,7 @@ def test_a_run_read_as_a_tool_keeps_its_own_outcomes_and_says_what_is_lost(name:
 
 def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
     assert dialect("vllm@0.33") is dialect("vLLM")
+    assert dialect("vllm@0.32").version == "0.32"
     for wrong in ("vlm", "vllm@0.1"):
         with pytest.raises(UserError, match=r"guidellm@0\.8"):
             dialect(wrong)
