@@ -83,7 +83,7 @@ class End(msgspec.Struct, frozen=True):
     reason: str
 
 
-_encode = msgspec.msgpack.Encoder().encode
+encoded = msgspec.msgpack.Encoder().encode
 _columns = msgspec.msgpack.Decoder(Columns).decode
 _header = msgspec.msgpack.Decoder(Header).decode
 _end = msgspec.msgpack.Decoder(End).decode
@@ -103,7 +103,7 @@ class CaptureWriter:
         self.starts: list[Started] = []
         self.closes: list[Closed] = []
         self._clocks: list[tuple[int, int]] = []
-        framing.append(self._fd, MAGIC + framing.block(HEADER, _encode(header)))
+        framing.append(self._fd, MAGIC + framing.block(HEADER, encoded(header)))
         self.pair_clocks()
 
     def pair_clocks(self) -> None:
@@ -118,7 +118,7 @@ class CaptureWriter:
 
     def flush(self) -> None:
         if self.numbers or self.starts or self.closes or self._clocks:
-            payload = _encode((self._clocks, self.starts, self.numbers, self.reads, self.closes))
+            payload = encoded((self._clocks, self.starts, self.numbers, self.reads, self.closes))
             framing.append(self._fd, framing.block(COLUMNS, payload))
             for gathered in (self._clocks, self.starts, self.numbers, self.reads, self.closes):
                 gathered.clear()
@@ -127,7 +127,7 @@ class CaptureWriter:
         try:
             self.pair_clocks()
             self.flush()
-            framing.append(self._fd, framing.block(END, _encode(End(time.monotonic_ns(), reason))))
+            framing.append(self._fd, framing.block(END, encoded(End(time.monotonic_ns(), reason))))
         finally:
             os.close(self._fd)
 

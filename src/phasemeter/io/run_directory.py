@@ -28,6 +28,7 @@ from phasemeter.records.manifest import Manifest
 from phasemeter.records.request import PlannedRequest
 
 SHARED = "shared"
+WARMUP = "warmup"  # RUN/warmup: an open loop's warm-up has a capture of its own
 NEVER_NS = 1 << 62
 NATURAL_ENDS = {"done", "duration"}
 

@@ -68,5 +68,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     definitions: str = "phasemeter/1"
     percentiles: str = "linear on n−1"
     client: dict[str, Any] | None = None  # machine, kernel, Python
+    text: str | None = None  # None: kept; "dropping": to be overwritten when the run is over; "dropped"
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = msgspec.field(default_factory=dict)

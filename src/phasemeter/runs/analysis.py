@@ -6,12 +6,13 @@ Lives here: the way from RUN/ to rows and results. Must not live here: formulas 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
 
 from phasemeter.errors import FileError
-from phasemeter.io.run_directory import NATURAL_ENDS, RunDirectory
+from phasemeter.io.run_directory import NATURAL_ENDS, WARMUP, RunDirectory
 from phasemeter.metrics.analyse import retold
 from phasemeter.metrics.boundaries import row_and_exchange
 from phasemeter.metrics.dialects import dialect
@@ -24,19 +25,28 @@ from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
+from phasemeter.runs import privacy
+from phasemeter.runs.open_talks import OpenTalks
+from phasemeter.runs.prompt_source import GENERATED
+from phasemeter.runs.run_budget import SERVER_COLUMNS, RunBudget, duration_columns, instants_by_boundary
+from phasemeter.runs.server_evidence import Seen, ServerEvidence, simulated_columns
 from phasemeter.runs.tables import EVENTS, REQUESTS, TableWriter, read_rows
 from phasemeter.runs.tokenizer import load_tokenizer
 from phasemeter.wire.exchange import Exchange
 
-WARMUP = "warmup"  # RUN/warmup: an open loop's warm-up has a capture of its own
 RESULT = "result.json"
 
 
 class Rows:
-    """Iterates a run's rows (warm-up first) and remembers what the clocks and workers told on the way."""
+    """Iterates a run's rows (warm-up first) and remembers what the clocks and workers told on the way.
 
-    def __init__(self, path: Path | str) -> None:
+    A run whose text was still to be dropped when its measurer was killed is finished first, unless `settle` is False.
+    """
+
+    def __init__(self, path: Path | str, *, settle: bool = True) -> None:
         self.directory = RunDirectory.open(path)
+        if settle:
+            _settle(self.directory)
         self.manifest = self.directory.read_manifest() if self.has_manifest else Manifest()
         self.facts = RunFacts(stamps=self.manifest.stamps)
         self.tokenizer = self._tokenizer()
@@ -47,7 +57,12 @@ class Rows:
 
     @property
     def captured(self) -> bool:
-        return any(self.directory.capture.glob("*.schedule"))
+        return any(self.directory.capture.glob("*.schedule")) or (self.directory.path / WARMUP / "capture").is_dir()
+
+    @property
+    def _tables_know_more(self) -> bool:
+        """Where an answer's text was dropped, what was counted in it stands in the tables alone."""
+        return self.manifest.text == privacy.DROPPED and has_tables(self.directory.path)
 
     def _tokenizer(self) -> Tokenizer | None:
         named = self.manifest.tokenizer
@@ -59,29 +74,54 @@ class Rows:
 
     def with_exchanges(self) -> Iterator[tuple[RequestRow, Exchange | None]]:
         """Each row with the exchange it was read from; None where only tables are there (a simulated run)."""
+        for seen in self.seen():
+            yield seen.row, seen.exchange
+
+    def seen(self) -> Iterator[Seen]:
+        """Each request with all that its server's evidence is joined by."""
         if not self.captured:
             if not (self.directory.path / REQUESTS).exists():
                 raise FileError(f"{self.directory.path}: holds neither a capture nor {REQUESTS}: nothing was measured")
-            for row in read_rows(self.directory.path):
-                yield row, None
+            for row, simulated in zip_longest(read_rows(self.directory.path), simulated_columns(self.directory.path)):
+                yield Seen(row, simulated=simulated)
             return
+        if self._tables_know_more:
+            for told, seen in zip(read_rows(self.directory.path), self._captured_rows(), strict=True):
+                yield msgspec.structs.replace(seen, row=told)
+        else:
+            yield from self._captured_rows()
+
+    def evidence(self) -> ServerEvidence:
+        """What the server told, ready to be asked for each request of `seen`."""
+        parents = (planned.traceparent for planned in self.directory.planned()) if self.captured else ()
+        return ServerEvidence(self.directory.path, parents)
+
+    def _captured_rows(self) -> Iterator[Seen]:
         before = RunDirectory(self.directory.path / WARMUP)
         if before.capture.is_dir():
-            yield from self._read(before)
-        yield from self._read(self.directory)
+            yield from self._read(before, in_window=False)
+        yield from self._read(self.directory, in_window=True)
 
-    def _read(self, directory: RunDirectory) -> Iterator[tuple[RequestRow, Exchange]]:
+    def _read(self, directory: RunDirectory, *, in_window: bool) -> Iterator[Seen]:
         clock = ReceiveClock(list(directory.clock_pairs()))
         ended_ns = 0
+        open_talks = OpenTalks()
         for planned, capture in directory.exchanges():
             ended_ns = max(ended_ns, capture.closed_ns or 0)
-            yield row_and_exchange(planned, capture, clock, self.tokenizer)
+            open_talks.see(planned, capture)
+            row, exchange = row_and_exchange(planned, capture, clock, self.tokenizer)
+            yield Seen(row, exchange, planned.traceparent, in_window)
+        for planned, capture in open_talks.never_sent(directory):
+            row, exchange = row_and_exchange(planned, capture, clock, self.tokenizer)
+            yield Seen(row, exchange, planned.traceparent, in_window)
         ends = [directory.end_of(reader.header.worker) for reader in directory.readers() if reader.header]
+        ends = ends or [None]  # cut off before a worker began
         lost = sum(end is None or end.startswith("worker_lost") for end in ends)
         steps = [abs(step.step_ns) / 1e9 for step in clock.steps]
         known = self.facts
         self.facts = msgspec.structs.replace(
             known,
+            planned_requests=self._planned_requests(),
             partial=known.partial or any(end not in NATURAL_ENDS for end in ends),
             lost_workers=known.lost_workers + lost,
             clock_step_s=max([known.clock_step_s or 0.0, *steps]),
@@ -91,9 +131,24 @@ class Rows:
             unique_prompts=self._unique_prompts(),
         )
 
+    def _planned_requests(self) -> int | None:
+        """How many requests the plan has, where it is a plain number: what a run that was cut off never came to spool is unsent."""
+        told, turns = self.manifest, (self.manifest.body or {}).get("turns") or 1
+        return told.requests if told.duration_s is None and turns == 1 else None
+
     def _unique_prompts(self) -> bool | None:
         prompts = (self.manifest.body or {}).get("prompts")
-        return None if prompts is None else prompts == "generated, unique"
+        return None if prompts is None else prompts == GENERATED
+
+
+def _settle(directory: RunDirectory) -> None:
+    """Drop the text of a run that asked for it and was killed before it came to that. Raises OSError when the disk is full."""
+    if not (directory.path / "manifest.json").exists() or directory.read_manifest().text != privacy.DROPPING:
+        return
+    if not privacy.is_live(directory.path):
+        if not (directory.path / RESULT).exists():
+            derive(directory.path)
+        privacy.drop_text(directory.path)
 
 
 def rows(run: Path | str) -> Iterator[RequestRow]:
@@ -108,11 +163,21 @@ def analyse(run: Path | str, tool: str | None = None) -> Result:
     """A run's result under the house definitions, or as `tool` would print it (`vllm`, `aiperf@0.13`, ...)."""
     if tool is not None:
         return _as_tool(Rows(run), tool)
-    found = Rows(run)
-    summary = Summary()
-    for row in found:
+    return _told(Rows(run))
+
+
+def _told(found: Rows, tables: TableWriter | None = None) -> Result:
+    """One reading of a run: its metrics and where its time went; its rows go into `tables`."""
+    summary, budget, evidence = Summary(), RunBudget(), found.evidence()
+    for seen in found.seen():
+        told = evidence.of(seen)
+        budget.add(seen, told)
+        row = privacy.without_words(seen.row) if found.manifest.text and tables is not None else seen.row
         summary.add(row)
-    return summary.result(found.manifest, found.facts)
+        if tables is not None:
+            tables.add(row, instants_by_boundary(told), duration_columns(told))
+    result = summary.result(found.manifest, found.facts)
+    return msgspec.structs.replace(result, budget=budget.document(evidence))
 
 
 def _as_tool(found: Rows, tool: str) -> Result:
@@ -125,14 +190,11 @@ def _as_tool(found: Rows, tool: str) -> Result:
 
 def derive(run: Path | str) -> Result:
     """Read the capture once; write requests.parquet, events.parquet and result.json; the result."""
-    found = Rows(run)
+    found = Rows(run, settle=False)
     path = found.directory.path
-    summary, tables = Summary(), TableWriter(path)
-    for row in found:
-        summary.add(row)
-        tables.add(row)
+    tables = TableWriter(path, extra_columns=SERVER_COLUMNS)
+    result = _told(found, tables)
     tables.close()
-    result = summary.result(found.manifest, found.facts)
     write_result(path, result)
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.errors import FileError, Undefined, UserError
-from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.run_directory import WARMUP, RunDirectory
 from phasemeter.metrics.boundaries import row_and_exchange, row_of_exchange
 from phasemeter.metrics.definitions import GAPS, PER_REQUEST
 from phasemeter.metrics.receive_clock import ReceiveClock
@@ -24,8 +24,6 @@ from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.runs.exchange_file import read_file
 from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL
 from phasemeter.wire.exchange import Exchange, read_exchange
-
-WARMUP = "warmup"  # RUN/warmup: an open loop's warm-up has a capture of its own
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from phasemeter import __version__
-from phasemeter.contract.model import Contract
+from phasemeter.io.proxy import is_loopback, shown
 from phasemeter.records.manifest import Manifest
+from phasemeter.runs.prepare import Prepared
+from phasemeter.runs.privacy import DROPPING
 from phasemeter.runs.probe import Probed, facts_of
 from phasemeter.runs.settings import Settings
 from phasemeter.workload.plan import WorkloadSpec
@@ -36,7 +38,7 @@ def _rate(spec: WorkloadSpec) -> float | str | None:
     return "inf" if spec.arrivals.kind == "inf" else spec.arrivals.rate_per_s
 
 
-def _service(contract: Contract | None, probed: Probed) -> tuple[dict[str, Any], dict[str, str]]:
+def _service(contract: Any, probed: Probed) -> tuple[dict[str, Any], dict[str, str]]:
     """What the contract declares of the service, and over it what the server itself says; each with its source."""
     fields: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -49,8 +51,9 @@ def _service(contract: Contract | None, probed: Probed) -> tuple[dict[str, Any],
     return fields, sources
 
 
-def manifest_of(settings: Settings, probed: Probed, run_id: str, started_utc: str, prompts: str) -> Manifest:
+def manifest_of(ready: Prepared, run_id: str, started_utc: str) -> Manifest:
     """The manifest of a measured run. Holds header names, never their values."""
+    settings, probed = ready.settings, ready.probed
     spec, asked = settings.spec, settings.asked
     service, sources = _service(settings.contract, probed)
     models = probed.models
@@ -76,18 +79,19 @@ def manifest_of(settings: Settings, probed: Probed, run_id: str, started_utc: st
         warmup={"requests": spec.warmup_requests, "seconds": spec.warmup_s},
         repetitions=asked.repeat,
         seed=spec.seed,
+        prompt_set_hash=ready.prompt_set,
         sampling=_sampling(settings, probed),
         streaming=spec.stream,
         body={
-            "prompts": prompts,
+            "prompts": ready.source.words(),
             "extra": probed.body.extra,
             "headers": list(settings.header_names),
             "prefix": f"{spec.prefix_groups}:{spec.prefix_tokens}" if spec.prefix_groups else None,
             "turns": spec.turns,
             **facts_of(probed),
         },
-        network_path="loopback" if settings.target.host in {"127.0.0.1", "::1", "localhost"} else None,
-        proxy=f"{settings.target.proxy.host}:{settings.target.proxy.port}" if settings.target.proxy else "none",
+        network_path="loopback" if is_loopback(settings.target.host) else None,
+        proxy=shown(settings.target.proxy) or "none",
         protocol="https/1.1" if settings.target.tls else "http/1.1",
         processes=asked.processes,
         timeouts_s={
@@ -95,6 +99,7 @@ def manifest_of(settings: Settings, probed: Probed, run_id: str, started_utc: st
         },
         tokenizer=asked.tokenizer,
         client=client_machine(),
+        text=DROPPING if asked.no_text else None,
         notes=(*settings.notes, *probed.notes),
         sources=sources,
     )  # fmt: skip

@@ -1,44 +1,45 @@
 """One measured run, whole: settings → probe → run directory → load → analysis.
 
-Lives here: the order of things, and what becomes of a run that was cut short. Must not live here: how any step is done.
+Lives here: the order of things, and what becomes of a run that was cut short. Must not live here: how any step is done, or an
+import that would make the first request wait (what reads a run is loaded when the load is over).
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from shutil import rmtree
 from types import FrameType
 
 import msgspec
 
-from phasemeter.errors import PhasemeterError
+from phasemeter.errors import ClientResourceError, PhasemeterError
 from phasemeter.io.load_options import LoadOptions
-from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.run_directory import NATURAL_ENDS, WARMUP, RunDirectory
 from phasemeter.io.workers import Load, LoadOutcome, Progress, run_load
+from phasemeter.lazy import load
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.result import Result
-from phasemeter.runs import analysis, conversation_turns
+from phasemeter.runs import conversation_turns, privacy
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.manifest import manifest_of
-from phasemeter.runs.probe import Probed, probe
-from phasemeter.runs.prompt_source import PromptSource, read_prompt_file
-from phasemeter.runs.settings import Settings, settings_of
-from phasemeter.runs.tokenizer import load_tokenizer
+from phasemeter.runs.prepare import RUNS, Prepared, expected_open, prepare
 from phasemeter.runs.trace_replay import trace_rows
-from phasemeter.workload.plan import WorkloadSpec, plan_measured, plan_warmup
-from phasemeter.workload.prompts import PromptOptions
-from phasemeter.workload.streams import stable_hash
+from phasemeter.runs.traced import traced
+from phasemeter.workload.plan import plan_measured, plan_warmup
 
-RUNS = Path("runs")
+__all__ = ["RUNS", "Measured", "Watchers", "bench"]
+
 OPEN_PREWARM = 8
 
 OnProgress = Callable[[str, Progress], None]  # (phase, counters)
 OnNote = Callable[[str], None]
+ShouldStop = Callable[[], bool]
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,167 +67,161 @@ class Watchers(msgspec.Struct, frozen=True, kw_only=True):
 def bench(url: str, asked: Asked, watchers: Watchers | None = None) -> Measured:
     """Measure the service at `url` once.
 
-    Raises UserError, NetworkError or ServerError (exit 2) for what is found before the first measured request; then no run
+    Raises UserError, NetworkError or ServerError (exit 2) for what is found before the first request of the run; then no run
     directory is left. Afterwards whatever happens is a saved run.
     """
     watch = watchers or Watchers()
-    settings = settings_of(url, asked)
-    rows = read_prompt_file(asked.prompts) if asked.prompts else []
-    if rows and asked.requests is None and asked.duration is None and asked.trace is None:
-        spec = msgspec.structs.replace(settings.spec, requests=len(rows) * settings.spec.turns)
-        settings = msgspec.structs.replace(settings, spec=spec)
-    for note in settings.notes:
-        watch.note(note)
-    probed = probe(settings)
-    for note in probed.notes:
-        watch.note(note)
-    settings = with_probed(settings, probed)
-    source = PromptSource(
-        options=PromptOptions(seed=settings.spec.seed, salt=f"{time.time_ns():x}", token_ids=asked.token_ids),
-        body_options=msgspec.structs.replace(
-            probed.body, model=settings.spec.models[0][0] if settings.spec.models else None
-        ),
-        lengths=probed.lengths,
-        tokenizer=load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None,
-        rows=rows,
-    )
-    directory = RunDirectory.create(Path(asked.output) if asked.output else default_output(settings))
+    ready = prepare(url, asked, watch.note)
+    made = [folder for folder in ready.output.parents if not folder.exists()]
+    directory = RunDirectory.create(ready.output)
     try:
-        return _measured(directory, settings, probed, source, watch)
-    except PhasemeterError:
-        if not any(directory.capture.glob("worker-*.capture")):  # nothing was sent: leave nothing behind
-            rmtree(directory.path)
+        return _measured(directory, ready, watch)
+    except OSError as failed:
+        words = f"{failed.filename or directory.path}: {failed.strerror or failed}"
+        if forget_unsent(directory, made):
+            raise ClientResourceError(f"{words}: nothing was sent") from failed
+        raise PhasemeterError(f"{words}: what was captured is in {directory.path}") from failed
+    except BaseException:
+        forget_unsent(directory, made)
         raise
 
 
-def _measured(
-    directory: RunDirectory, settings: Settings, probed: Probed, source: PromptSource, watch: Watchers
-) -> Measured:
+def forget_unsent(directory: RunDirectory, made: list[Path]) -> bool:
+    """Leave nothing behind of a run that sent nothing, nor the folders that were made for it; whether that was so."""
+    if any(directory.path.rglob("worker-*.capture")):
+        return False
+    shutil.rmtree(directory.path, ignore_errors=True)
+    for folder in made:
+        with suppress(OSError):  # another run has come to live there
+            folder.rmdir()
+    return True
+
+
+def _measured(directory: RunDirectory, ready: Prepared, watch: Watchers) -> Measured:
     started_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    manifest = manifest_of(settings, probed, directory.path.name, started_utc, source.words())
+    manifest = manifest_of(ready, directory.path.name, started_utc)
     directory.write_manifest(manifest)
-    with stop_requested() as should_stop:
-        warm = _warm_up(directory, settings, source, watch, should_stop)
-        outcome = warm if warm is not None and warm.interrupted else None
-        if outcome is None:
-            outcome = _load(directory, settings, source, watch, should_stop)
-    finish(directory, manifest, outcome)
-    result = analysis.derive(directory.path)
-    if settings.asked.no_text:
-        directory.drop_bodies()
+    with privacy.live(directory.path), stop_requested() as should_stop:
+        run = _Run(directory, ready, watch, should_stop)
+        outcome = run.warm_up()
+        if not outcome or not outcome.interrupted:
+            with gathered(directory, ready, watch.note):
+                outcome = run.load()
+        result = concluded(directory, manifest, outcome, ready, watch.note)
     return Measured(path=directory.path, result=result, interrupted=outcome.interrupted)
 
 
-def with_probed(settings: Settings, probed: Probed) -> Settings:
-    """The settings with what the probe settled: model, ignore_eos."""
-    spec = msgspec.structs.replace(settings.spec, models=probed.models, ignore_eos=probed.ignore_eos)
-    return msgspec.structs.replace(settings, spec=spec)
+def concluded(
+    directory: RunDirectory, manifest: Manifest, outcome: LoadOutcome, ready: Prepared, note: OnNote
+) -> Result:
+    """The run's result, read from its capture, its tables written; where the disk takes no more, the result alone."""
+    analysis = load("phasemeter.runs.analysis")
+    secrets = privacy.secrets_of(ready.settings)
+    try:
+        privacy.forget_secrets(directory.path, secrets)
+        finish(directory, manifest, outcome)
+        result: Result = analysis.derive(directory.path)
+        if manifest.text:
+            privacy.drop_text(directory.path)
+    except OSError as full:
+        note(
+            f"{directory.path}: {full.strerror or full}: the capture is kept, its tables are not: make room and `report` it"
+        )
+        result = analysis.analyse(directory.path)
+    return result
 
 
 def finish(directory: RunDirectory, manifest: Manifest, outcome: LoadOutcome) -> None:
     """Put on record what only the end tells: whose stamps they were, and why a worker left early."""
-    odd = tuple(
-        f"worker {n}: {reason}" for n, reason in enumerate(outcome.reasons) if reason not in {"done", "duration"}
-    )
-    stamps = directory.stamps
-    directory.write_manifest(msgspec.structs.replace(manifest, stamps=stamps, notes=(*manifest.notes, *odd)))
+    odd = tuple(f"worker {n}: {reason}" for n, reason in enumerate(outcome.reasons) if reason not in NATURAL_ENDS)
+    directory.write_manifest(msgspec.structs.replace(manifest, stamps=directory.stamps, notes=(*manifest.notes, *odd)))
 
 
 # ---- the load
 
 
-def _options(settings: Settings, source: PromptSource) -> LoadOptions:
-    spec = settings.spec
-    closed = spec.arrivals.kind == "closed"
-    talking = spec.turns > 1
-    expected = spec.concurrency or (spec.requests if spec.arrivals.kind == "inf" else None)
-    return LoadOptions(
-        mode="closed" if closed else "open",
-        concurrency=spec.concurrency,
-        processes=settings.asked.processes,
-        drain_s=settings.drain_s,
-        duration_s=spec.duration_s if closed else None,
-        prewarm=min(spec.concurrency or OPEN_PREWARM, 256),
-        expected_open=expected,
-        worker_module=conversation_turns.__name__ if talking else "phasemeter.io.worker_main",
-        worker_options=conversation_turns.told(settings, source) if talking else b"",
-    )
+class _Run:
+    """What both phases of a run need; each is one call."""
 
+    def __init__(self, directory: RunDirectory, ready: Prepared, watch: Watchers, should_stop: ShouldStop) -> None:
+        self._directory = directory
+        self._settings, self._source = ready.settings, ready.source
+        self._watch = watch
+        self._should_stop = should_stop
 
-def _spooled(
-    planned: Iterator[PlannedRequest], source: PromptSource, spec: WorkloadSpec
-) -> Iterator[tuple[PlannedRequest, bytes]]:
-    for request in source.asked(planned):
-        if request.turn == 0 or spec.turns == 1:  # later turns follow their answers, in the worker
-            yield request, source.serialised(request)
+    def _spooled(self, planned: Iterator[PlannedRequest]) -> Iterator[tuple[PlannedRequest, bytes]]:
+        for request in self._source.asked(planned):
+            if request.turn == 0:  # later turns follow their answers, in the worker
+                yield request, self._source.serialised(request)
 
+    def warm_up(self) -> LoadOutcome | None:
+        """An open loop's warm-up requests, in a closed loop and a capture of their own; None where there are none."""
+        spec = self._settings.spec
+        if spec.arrivals.kind == "closed" or not spec.warmup_requests:
+            return None
+        slots = min(spec.concurrency or 1, spec.warmup_requests)
+        options = LoadOptions(
+            mode="closed", concurrency=slots, drain_s=self._settings.drain_s, prewarm=slots, expected_open=slots
+        )
+        single = msgspec.structs.replace(spec, turns=1)
+        return run_load(
+            RunDirectory.create(self._directory.path / WARMUP),
+            Load(requests=self._spooled(plan_warmup(single)), target=self._settings.target, options=options),
+            on_progress=lambda progress: self._watch.progress("warm-up", progress),
+            should_stop=self._should_stop,
+        )
 
-def _load(
-    directory: RunDirectory, settings: Settings, source: PromptSource, watch: Watchers, should_stop: Callable[[], bool]
-) -> LoadOutcome:
-    spec = settings.spec
-    planned = plan_measured(spec, trace_rows(settings.asked) if settings.asked.trace else None)
-    if spec.arrivals.kind == "closed":
-        planned = _chained(plan_warmup(spec), planned)
-    planned = (traced(request, directory.path.name) for request in planned)
-    return run_load(
-        directory,
-        Load(requests=_spooled(planned, source, spec), target=settings.target, options=_options(settings, source)),
-        on_progress=lambda progress: watch.progress("measured", progress),
-        should_stop=should_stop,
-    )
+    def load(self) -> LoadOutcome:
+        """The measured requests (in a closed loop the warm-up first, in the same slots)."""
+        settings, run_id = self._settings, self._directory.path.name
+        planned = plan_measured(settings.spec, trace_rows(settings.asked) if settings.asked.trace else None)
+        own = (traced(request, run_id) for request in planned)
+        before = plan_warmup(settings.spec) if settings.spec.arrivals.kind == "closed" else iter(())
+        return run_load(
+            self._directory,
+            Load(requests=self._spooled(chain(before, own)), target=settings.target, options=self._options()),
+            on_progress=lambda progress: self._watch.progress("measured", progress),
+            should_stop=self._should_stop,
+        )
 
-
-def _chained(first: Iterator[PlannedRequest], then: Iterator[PlannedRequest]) -> Iterator[PlannedRequest]:
-    yield from first
-    yield from then
-
-
-def _warm_up(
-    directory: RunDirectory, settings: Settings, source: PromptSource, watch: Watchers, should_stop: Callable[[], bool]
-) -> LoadOutcome | None:
-    """An open loop's warm-up requests, in a closed loop and a capture of their own; None where there are none."""
-    spec = settings.spec
-    if spec.arrivals.kind == "closed" or not spec.warmup_requests:
-        return None
-    slots = spec.concurrency or 1
-    options = msgspec.structs.replace(
-        _options(settings, source), mode="closed", concurrency=slots, processes=1, prewarm=slots, expected_open=slots,
-        worker_module="phasemeter.io.worker_main", worker_options=b"",
-    )  # fmt: skip
-    single = msgspec.structs.replace(spec, turns=1)
-    return run_load(
-        RunDirectory.create(directory.path / analysis.WARMUP),
-        Load(requests=_spooled(plan_warmup(single), source, single), target=settings.target, options=options),
-        on_progress=lambda progress: watch.progress("warm-up", progress),
-        should_stop=should_stop,
-    )
-
-
-def traced(planned: PlannedRequest, run_id: str) -> PlannedRequest:
-    """With a W3C traceparent of its own, so that a server's spans join by identity."""
-    trace = stable_hash(run_id, "trace", planned.request_id), stable_hash(run_id, "trace-low", planned.request_id)
-    span = stable_hash(run_id, "span", planned.request_id)
-    parent = f"00-{trace[0] & 2**64 - 1:016x}{trace[1] & 2**64 - 1:016x}-{span & 2**64 - 1:016x}-01"
-    return msgspec.structs.replace(planned, traceparent=parent)
+    def _options(self) -> LoadOptions:
+        spec, asked = self._settings.spec, self._settings.asked
+        closed, talking = spec.arrivals.kind == "closed", spec.turns > 1
+        run_id = self._directory.path.name
+        return LoadOptions(
+            mode="closed" if closed else "open", concurrency=spec.concurrency, processes=asked.processes,
+            drain_s=self._settings.drain_s, duration_s=spec.duration_s if closed else None,
+            prewarm=min(spec.concurrency or OPEN_PREWARM, 256), expected_open=expected_open(spec) or None,
+            worker_module=conversation_turns.__name__ if talking else "phasemeter.io.worker_main",
+            worker_options=conversation_turns.told(run_id, spec, self._source, asked.tokenizer) if talking else b"",
+        )  # fmt: skip
 
 
 # ---- around it
 
-
-def default_output(settings: Settings) -> Path:
-    """runs/<utc>-<model>, with a number where that is taken."""
-    model = settings.spec.models[0][0] if settings.spec.models else settings.spec.api
-    plain = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in model.rpartition("/")[2])
-    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{plain[:60] or 'run'}"
-    path, number = RUNS / name, 2
-    while path.exists():
-        path, number = RUNS / f"{name}-{number}", number + 1
-    return path
+ENGINES_WITH_PAGES = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")
 
 
 @contextmanager
-def stop_requested() -> Iterator[Callable[[], bool]]:
+def gathered(directory: RunDirectory, ready: Prepared, note: OnNote) -> Iterator[None]:
+    """Server evidence is gathered while the block runs: the page that was asked for, or the one of an engine known to have one."""
+    asked, endpoint = ready.settings.asked, ready.settings.endpoint
+    page = asked.server_metrics
+    if page is None and ready.probed.identity.fields.get("engine") in ENGINES_WITH_PAGES:
+        page = f"{endpoint.scheme}://{endpoint.authority}{endpoint.root}/metrics"
+    elif page is not None and page.strip().lower() == "none":
+        page = None
+    if page is None and asked.otlp_listen is None:
+        yield
+        return
+    with load("phasemeter.runs.gather").gathering(directory.path, page, asked.otlp_listen) as found:
+        yield
+    for words in found.warnings:
+        note(words)
+
+
+@contextmanager
+def stop_requested() -> Iterator[ShouldStop]:
     """SIGTERM asks for a stop as Ctrl-C does: what came is kept."""
     asked = False
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from phasemeter import units
-from phasemeter.contract.model import Contract, Workload, parse
 from phasemeter.errors import FileError, UserError
 from phasemeter.io.proxy import proxy_for
 from phasemeter.io.target import Limits, Target, Tls
+from phasemeter.lazy import load
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.trace_replay import options_of
 from phasemeter.workload import urls
@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spec: WorkloadSpec
     body: BodyOptions
     models: tuple[tuple[str, float], ...]
-    contract: Contract | None
+    contract: Any  # contract.model.Contract, or None; that module is slow to load and rarely needed
     contract_file: str | None
     asked: Asked
     ignore_eos: bool | None  # None: where the server takes it
@@ -61,10 +61,11 @@ def settings_of(url: str, asked: Asked) -> Settings:
     Raises UserError or FileError for any mistake that needs no server to be found.
     """
     contract = _contract(asked.contract)
-    workload = contract.workload if contract else Workload()
-    api = asked.api or workload.api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
+    workload = contract.workload if contract else None
+    declared_api = workload.api if workload else None
+    api = asked.api or declared_api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
-    spec = _spec(asked, contract, workload, api)
+    spec = _spec(asked, contract, api)
     check(spec)
     headers, secrets = _headers(asked, endpoint)
     if asked.ca_file and not Path(asked.ca_file).is_file():
@@ -97,13 +98,14 @@ def settings_of(url: str, asked: Asked) -> Settings:
     )
 
 
-def _contract(file: str | None) -> Contract | None:
+def _contract(file: str | None) -> Any:
     if file is None:
         return None
     try:
-        return parse(Path(file).read_text(encoding="utf-8"), file)
+        text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
         raise FileError(f"{file}: can't be read: {wrong}") from wrong
+    return load("phasemeter.contract.model").parse(text, file)
 
 
 def _limits(asked: Asked) -> Limits:
@@ -129,14 +131,14 @@ def _limits(asked: Asked) -> Limits:
 # ---- the workload
 
 
-def _arrivals(asked: Asked, workload: Workload) -> Arrivals:
+def _arrivals(asked: Asked, declared: Any) -> Arrivals:
     if asked.trace is not None and asked.rate is None and asked.concurrency is None:
         options = options_of(asked)
         return Arrivals(kind="trace", rate_scale=options.rate_scale, max_idle_s=options.max_idle_s)
     if asked.rate is not None or asked.arrivals is not None:
         return parse_arrivals(asked.arrivals, asked.rate)
-    if asked.concurrency is None and workload.arrivals is not None:
-        return arrivals_of_contract(workload.arrivals)
+    if asked.concurrency is None and declared is not None:
+        return arrivals_of_contract(declared)
     think_s = units.duration_s(asked.think_time) if asked.think_time else 0.0
     return Arrivals(kind="closed", think_s=think_s)
 
@@ -152,16 +154,19 @@ def _lengths(asked: str | None, declared: Any, where: str, default: str | None) 
     return parse_lengths(default) if default is not None else None
 
 
-def _spec(asked: Asked, contract: Contract | None, workload: Workload, api: str) -> WorkloadSpec:
-    arrivals = _arrivals(asked, workload)
+def _spec(asked: Asked, contract: Any, api: str) -> WorkloadSpec:
+    workload = contract.workload if contract else None
+    declared = workload.arrivals if workload else None
+    arrivals = _arrivals(asked, declared)
     concurrency = parse_concurrency(asked.concurrency)
-    declared = workload.arrivals
     if concurrency is None and arrivals.kind == "closed":
         concurrency = declared.get("concurrency", 1) if isinstance(declared, dict) else 1
     generated = asked.prompts is None and asked.trace is None
-    inputs = _lengths(asked.input_tokens, workload.input_tokens, "input_tokens", DEFAULT_INPUT if generated else None)
+    inputs = _lengths(
+        asked.input_tokens, workload and workload.input_tokens, "input_tokens", DEFAULT_INPUT if generated else None
+    )
     outputs = _lengths(
-        asked.output_tokens, workload.output_tokens, "output_tokens", DEFAULT_OUTPUT if generated else None
+        asked.output_tokens, workload and workload.output_tokens, "output_tokens", DEFAULT_OUTPUT if generated else None
     )
     if asked.trace is not None and outputs is None:
         outputs = parse_lengths(DEFAULT_OUTPUT)  # for rows that say none
@@ -173,7 +178,7 @@ def _spec(asked: Asked, contract: Contract | None, workload: Workload, api: str)
     groups, prefix_tokens = parse_prefix(asked.prefix)
     return WorkloadSpec(
         api=api,
-        stream=workload.stream if asked.stream is None else asked.stream,
+        stream=(workload.stream if workload else True) if asked.stream is None else asked.stream,
         arrivals=arrivals,
         concurrency=concurrency,
         input_tokens=inputs,
@@ -203,7 +208,7 @@ def _warmup(text: str | None, arrivals: Arrivals, concurrency: int | None) -> tu
     return 0, seconds
 
 
-def _classes(contract: Contract | None) -> tuple[WorkloadClass, ...]:
+def _classes(contract: Any) -> tuple[WorkloadClass, ...]:
     return tuple(
         WorkloadClass(
             name=each.name or "",

@@ -10,8 +10,8 @@ from functools import cache
 
 from phasemeter import units
 from phasemeter.errors import UserError
+from phasemeter.lazy import load
 from phasemeter.runs.asked import Asked
-from phasemeter.runs.trace_files import load_for_replay
 from phasemeter.workload.plan import TraceRow
 from phasemeter.workload.traces import Trace, TraceOptions
 
@@ -36,7 +36,8 @@ def options_of(asked: Asked) -> TraceOptions:
 
 @cache
 def _loaded(path: str, options: TraceOptions) -> Trace:
-    return load_for_replay(path, options)
+    found: Trace = load("phasemeter.runs.trace_files").load_for_replay(path, options)
+    return found
 
 
 def trace_of(asked: Asked) -> Trace | None:

@@ -1,0 +1,133 @@
+"""Everything before a run's first byte: what was asked, what is on file, what the server says to a probe.
+
+Lives here: the order in which mistakes are found, the cheap ones first. Must not live here: the load, or a run directory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from phasemeter.errors import UserError
+from phasemeter.io import descriptor_limit
+from phasemeter.runs.asked import Asked
+from phasemeter.runs.conversation_turns import WITH_MESSAGES
+from phasemeter.runs.probe import Probed, probe
+from phasemeter.runs.prompt_source import PromptSource, read_prompt_file
+from phasemeter.runs.settings import Settings, settings_of
+from phasemeter.runs.tokenizer import load_tokenizer
+from phasemeter.runs.trace_replay import trace_of
+from phasemeter.workload.plan import WorkloadSpec
+from phasemeter.workload.prompt_files import FilePrompt
+from phasemeter.workload.prompts import PromptOptions
+
+RUNS = Path("runs")
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that can begin. `prompt_set`: the identity of what will be asked, whatever the salt."""
+
+    settings: Settings
+    probed: Probed
+    source: PromptSource
+    output: Path
+    prompt_set: str
+
+
+def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
+    """What a run of `asked` against `url` needs. `note` gets what a person should know.
+
+    Raises UserError, NetworkError or ServerError (exit code 2) for what would be no measurement.
+    """
+    if asked.output is not None and Path(asked.output).exists():
+        raise UserError(f"{asked.output} exists already: give another -o/--output, or remove it")
+    settings = settings_of(url, asked)
+    rows = read_prompt_file(asked.prompts) if asked.prompts else []
+    settings = _with_rows(settings, rows)
+    trace_of(asked)  # its faults are named now, not under load
+    tokenizer = load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None
+    _check_turns(settings)
+    descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
+    for words in (*settings.notes, *_about(rows, settings.spec)):
+        note(words)
+    probed = probe(settings)
+    for words in probed.notes:
+        note(words)
+    spec = msgspec.structs.replace(settings.spec, models=probed.models, ignore_eos=probed.ignore_eos)
+    settings = msgspec.structs.replace(settings, spec=spec)
+    source = PromptSource(
+        options=PromptOptions(
+            seed=spec.seed, salt=f"{time.time_ns():x}{os.getpid():x}", token_ids=asked.token_ids,
+            token_id_range=probed.token_id_range,
+        ),
+        body_options=msgspec.structs.replace(probed.body, model=spec.models[0][0] if spec.models else None),
+        lengths=probed.lengths, tokenizer=tokenizer, rows=rows,
+    )  # fmt: skip
+    output = Path(asked.output) if asked.output else default_output(settings)
+    return Prepared(
+        settings=settings, probed=probed, source=source, output=output,
+        prompt_set=source.identity(_drawn_from(spec), [Path(asked.trace)] if asked.trace else []),
+    )  # fmt: skip
+
+
+def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:
+    """Each row of a prompt file once, where no other end was asked for."""
+    asked = settings.asked
+    if not rows or asked.requests or asked.duration or asked.trace:
+        return settings
+    spec = msgspec.structs.replace(settings.spec, requests=len(rows) * settings.spec.turns)
+    return msgspec.structs.replace(settings, spec=spec)
+
+
+def _about(rows: list[FilePrompt], spec: WorkloadSpec) -> list[str]:
+    turns = [1 + len(row.later_user_texts) for row in rows]
+    if not turns:
+        return []
+    if spec.turns == 1 and max(turns) > 1:
+        return [
+            f"the prompts hold conversations of up to {max(turns)} turns: only first turns are sent (--turns N: more)"
+        ]
+    short = sum(count < spec.turns for count in turns)
+    return [f"{short} of {len(rows)} conversations have fewer than {spec.turns} turns and end sooner"] if short else []
+
+
+def _check_turns(settings: Settings) -> None:
+    spec, asked = settings.spec, settings.asked
+    if spec.turns == 1:
+        return
+    if spec.api not in WITH_MESSAGES:
+        raise UserError(f"--turns: {spec.api} has no messages to hold a history: {', '.join(WITH_MESSAGES)} do")
+    if asked.token_ids:
+        raise UserError("--turns and --token-ids: a history is text: leave one of them out")
+    if asked.trace is not None:
+        raise UserError("--turns and --trace: a trace says what each request is: leave one of them out")
+
+
+def expected_open(spec: WorkloadSpec) -> int:
+    """How many connections may be open at once, as far as it can be known before."""
+    if spec.concurrency is not None:
+        return spec.concurrency
+    return spec.requests or 0 if spec.arrivals.kind == "inf" else 0
+
+
+def _drawn_from(spec: WorkloadSpec) -> WorkloadSpec:
+    """The part of a workload that its prompts are made from: not when they are due, nor for which model."""
+    return WorkloadSpec(
+        arrivals=type(spec.arrivals)(kind="closed"), seed=spec.seed, input_tokens=spec.input_tokens, turns=spec.turns,
+        classes=spec.classes, prefix_groups=spec.prefix_groups, prefix_tokens=spec.prefix_tokens, requests=spec.requests,
+    )  # fmt: skip
+
+
+def default_output(settings: Settings) -> Path:
+    """runs/<utc>-<model>, with a number where that is taken."""
+    model = settings.spec.models[0][0] if settings.spec.models else settings.spec.api
+    plain = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in model.rpartition("/")[2])
+    name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{plain[:60] or 'run'}"
+    path, number = RUNS / name, 2
+    while path.exists():
+        path, number = RUNS / f"{name}-{number}", number + 1
+    return path
