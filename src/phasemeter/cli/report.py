@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -26,6 +27,7 @@ def report(
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
     csv: Annotated[Literal["metrics", "requests", "events"] | None, Parameter(help="print that table as CSV")] = None,
     markdown: Annotated[bool, Parameter(negative="", help="print Markdown")] = False,
+    html: Annotated[Path | None, Parameter(help="write the report as one HTML file, whole in itself")] = None,
 ) -> int:
     """Read a run: its latencies, throughput and validity, under our definitions or another tool's.
 
@@ -41,9 +43,12 @@ def report(
         phasemeter report runs/20261129-smollm2 --as vllm
         phasemeter report runs/20261129-smollm2 --json > result.json
         phasemeter report runs/20261129-smollm2 --csv requests > requests.csv
+        phasemeter report runs/20261129-smollm2 --html report.html
     """
-    if json + markdown + (csv is not None) > 1:
-        raise UserError("--json, --csv and --markdown are three ways to print: take one")
+    if json + markdown + (csv is not None) + (html is not None) > 1:
+        raise UserError("--json, --csv, --markdown and --html are four ways to read a run: take one")
+    if html is not None:
+        return _write_html(run, html, as_tool)
     analysis = lazy.load("phasemeter.runs.analysis")
     if csv in ("requests", "events"):
         _write(_table(csv, run))
@@ -60,6 +65,14 @@ def report(
     else:
         lazy.load("phasemeter.report.terminal").show(result)
     return 0 if result.outcomes.ok else 1
+
+
+def _write_html(run: str, out: Path, as_tool: str | None) -> int:
+    if as_tool is not None:
+        lazy.load("phasemeter.metrics.dialects").dialect(as_tool)
+    succeeded = lazy.load("phasemeter.report.html.write").write_report(Path(run), out, as_tool)
+    print(f"report: {out}", file=sys.stderr)
+    return 0 if succeeded else 1
 
 
 def _table(which: str, run: str) -> Iterator[str]:
