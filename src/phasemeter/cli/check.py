@@ -85,15 +85,15 @@ def facts_of(run: Path) -> Any:
     rate = manifest.get("rate_per_s")
     validity = result.get("validity") or {}
     checks = [check["id"] for check in validity.get("checks", ()) if check.get("verdict") == "invalid"]
-    evidence = server_evidence(analysis, run)
+    evidence = server_evidence(run)
     return load("phasemeter.contract.verdict").Facts(
         rows=list(analysis.rows(run)),
         validity=validity.get("verdict", "valid"),
         invalid_checks=tuple(checks),
         offered_per_s=rate if isinstance(rate, int | float) and math.isfinite(rate) else None,
         manifest=manifest,
-        phases=evidence,
-        server_boundaries=frozenset(evidence),
+        phases=evidence.phases,
+        server_boundaries=evidence.boundaries,
     )
 
 
@@ -128,10 +128,9 @@ def baseline_lines(promised: Any, now: list[Any], before: list[Any], accepted: f
     return found
 
 
-def server_evidence(analysis: Any, run: Path) -> dict[str, Any]:
-    """phase: values of each request in seconds, as far as the run's server evidence gives them."""
-    reader = getattr(analysis, "phase_values", None)
-    return {} if reader is None else dict(reader(run))
+def server_evidence(run: Path) -> Any:
+    """`phases` and `boundaries` as far as the run's server evidence gives them."""
+    return load("phasemeter.runs.server_view").on_record(run)
 
 
 def result_in(run: Path) -> dict[str, Any]:

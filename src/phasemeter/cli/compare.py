@@ -112,7 +112,7 @@ def _measured(directory: Path, dialect: str | None) -> Any:
     if dialect is not None:  # its own metrics are read anew, so the house's summaries must not stand beside them
         names = load("phasemeter.metrics.dialects").DIALECTS
         document = {**document, "definitions": names[dialect].id, "metrics": {}}
-    phases = {phase: load("numpy").asarray(got) for phase, got in server_evidence(analysis, directory).items()
+    phases = {phase: load("numpy").asarray(got) for phase, got in server_evidence(directory).phases.items()
               if not hasattr(got, "edges_s")}  # fmt: skip
     return run(name=directory.name, document=document, values=values, lengths=lengths, phases=phases)
 

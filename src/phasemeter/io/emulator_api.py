@@ -225,8 +225,8 @@ class Writer:
                 out += frame(before + b"".join(TOKENS[i & 63] for i in range(first, first + many)) + after)
         return out
 
-    def last(self, start: int, count: int, finish: str) -> bytes:
-        """The last tokens with their finish reason, usage where it was asked for, and the end."""
+    def last(self, start: int, count: int, finish: str, metrics: dict[str, float] | None = None) -> bytes:
+        """The last tokens with their finish reason, usage (with `metrics` in it) where it was asked for, and the end."""
         thinking = max(0, min(count - 1, self.ask.faults.reasoning_tokens - start))
         chunk = self.tokens(start, thinking) if thinking else b""
         before, after = self.reasoning if start + count <= self.ask.faults.reasoning_tokens else self.content
@@ -234,7 +234,8 @@ class Writer:
         chunk += frame(before + b"".join(TOKENS[i & 63] for i in range(start + thinking, start + count)) + after)
         if self.ask.include_usage:
             told = usage(len(self.ask.prompt), start + count, self.ask.faults.reasoning_tokens)
-            chunk += frame(event(self.about | {"choices": [], "usage": told}))
+            timed = {"metrics": metrics} if metrics else {}
+            chunk += frame(event(self.about | {"choices": [], "usage": told} | timed))
         return chunk + frame(END) + LAST_CHUNK
 
     def error(self, message: str) -> bytes:
@@ -242,7 +243,7 @@ class Writer:
         document = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
         return frame(event(document)) + frame(END) + LAST_CHUNK
 
-    def whole(self, output_tokens: int, finish: str) -> bytes:
+    def whole(self, output_tokens: int, finish: str, metrics: dict[str, float] | None = None) -> bytes:
         """The answer to a request that didn't ask for a stream."""
         thinking = min(self.ask.faults.reasoning_tokens, output_tokens)
         words = [TOKENS[i & 63].decode() for i in range(output_tokens)]
@@ -256,4 +257,5 @@ class Writer:
             choice["text"] = text
         kind = "chat.completion" if self.ask.chat else "text_completion"
         told = usage(len(self.ask.prompt), output_tokens, self.ask.faults.reasoning_tokens)
-        return json.dumps(self.about | {"object": kind, "choices": [choice], "usage": told}).encode()
+        timed = {"metrics": metrics} if metrics else {}
+        return json.dumps(self.about | {"object": kind, "choices": [choice], "usage": told} | timed).encode()

@@ -95,14 +95,28 @@ class Stream:
         self.outcome = self.finish
         request_id = self.request.headers.get("x-request-id")
         extra = {"x-request-id": request_id} if request_id else {}
-        self.connection.respond(200, self.writer.whole(self.output_tokens, self.finish), **extra)
+        self.connection.respond(200, self.writer.whole(self.output_tokens, self.finish, self._metrics()), **extra)
+
+    def _metrics(self) -> dict[str, float] | None:
+        """What vLLM tells of a request with --enable-per-request-metrics: its "TTFT" counts from scheduling."""
+        if self.scheduled_ns is None or not self.planned_ns:
+            return None
+        first, last, tokens = self.planned_ns[0], self.planned_ns[-1], len(self.planned_ns)
+        generation_ms, inference_ms = (last - first) / 1e6, (last - self.scheduled_ns) / 1e6
+        return {
+            "time_to_first_token_ms": (first - self.scheduled_ns) / 1e6,
+            "generation_time_ms": generation_ms,
+            "queue_time_ms": (self.scheduled_ns - self.arrival_ns) / 1e6,
+            "mean_itl_ms": generation_ms / (tokens - 1) if tokens > 1 else 0.0,
+            "tokens_per_second": tokens / inference_ms * 1e3 if inference_ms > 0 else 0.0,
+        }
 
     def _chunk(self, tokens: int) -> None:
         """Write, or put in line, what has been generated up to `tokens`."""
         faults, start, last = self.ask.faults, tokens - self.unsent, tokens == self.output_tokens
         data = self.writer.role() if start == 0 and not faults.role_early else b""
         if last:
-            data += self.writer.last(start, self.unsent, self.finish)
+            data += self.writer.last(start, self.unsent, self.finish, self._metrics())
         else:
             data += self.writer.tokens(start, self.unsent)
         if tokens == faults.error_after_tokens and not last:

@@ -55,6 +55,9 @@ _BY_BOUNDARIES = {
     ("prefill_start", "prefill_end"): "prefill",
     ("prefill_end", "first_token"): "first_token",
     ("first_token", "decode_end"): "decode",
+    ("arrival", "first_token"): "ttft",
+    ("arrival", "complete"): "e2e",
+    ("arrival", "queue_enter"): "ingress",
 }
 
 
@@ -81,7 +84,9 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
     segments = dict.fromkeys(SEGMENTS, 0)
     at = _client_start(row, segments)
     warnings: list[str] = []
-    told, evidence = _told(values, warnings)
+    known_durations = durations_of(values, warnings)
+    told = {name: ns for name, (ns, _) in known_durations.items()}
+    evidence = {name: source for name, (_, source) in known_durations.items()}
     inside = None
     if at is None or row.first_token_ns is None or row.last_token_ns is None:
         return _partial(row, segments, at, warnings)
@@ -123,24 +128,26 @@ def _client_start(row: RequestRow, segments: dict[str, int]) -> int | None:
     return sent
 
 
-def _told(values: Sequence[EvidenceValue], warnings: list[str]) -> tuple[dict[str, int], dict[str, str]]:
-    """The server's durations by segment, ns; one source each: the engine's monotonic clock first, then as given."""
-    told: dict[str, int] = {}
-    evidence: dict[str, str] = {}
+def durations_of(values: Sequence[EvidenceValue], warnings: list[str] | None = None) -> dict[str, tuple[int, str]]:
+    """The server's durations by what they span, as (ns, source): queue, prefill, first_token, decode, ttft, e2e, ingress.
+
+    One source each: the engine's monotonic clock first, then as given. What is no duration is left out and said.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    said = [] if warnings is None else warnings
     for value in sorted(values, key=lambda value: value.clock != "engine_monotonic"):
-        boundaries = (value.start, value.end)
         if value.start is None or value.end is None:
             continue
-        name = "ttft" if boundaries == ("arrival", "first_token") else _BY_BOUNDARIES.get((value.start, value.end))
-        if name is None or name in told:
+        name = _BY_BOUNDARIES.get((value.start, value.end))
+        if name is None or name in found:
             continue
         if not math.isfinite(value.value_s) or any(text.startswith("implausible") for text in value.warnings):
-            warnings.append(f"refused: {value.source} is no duration")
+            said.append(f"refused: {value.source} is no duration")
             continue
         if value.value_s < 0:
-            warnings.append(f"negative: {value.source} is {value.value_s:g} s")
-        told[name], evidence[name] = round(value.value_s * 1e9), value.source
-    return told, evidence
+            said.append(f"negative: {value.source} is {value.value_s:g} s")
+        found[name] = round(value.value_s * 1e9), value.source
+    return found
 
 
 def _partial(row: RequestRow, segments: dict[str, int], at: int | None, warnings: list[str]) -> Budget:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from phasemeter.metrics.document import error_rate
 from phasemeter.records.result import Metric, Result
+from phasemeter.report.budget import budget
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
 
 NARROW = 96  # columns: below, intervals go
@@ -35,6 +36,7 @@ def view(result: Result, width: int = 120) -> Group:
     """The view's parts, top to bottom."""
     parts: list[RenderableType] = [title(result), outcomes(result), Text(), latency(result, width)]
     parts += list(definitions(result, width))
+    parts += list(budget(result))
     parts += [Text(), *throughput(result), *workload(result), *as_tool(result), Text(), *validity(result)]
     parts += list(warnings(result))
     return Group(*parts)

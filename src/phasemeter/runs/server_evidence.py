@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+import polars
 
 from phasemeter.errors import FileError
 from phasemeter.records.evidence import EvidenceValue, Told
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.evidence_files import page_of
+from phasemeter.runs.tables import REQUESTS
 from phasemeter.server.exposition import Page
 from phasemeter.server.headers import timings_in_headers
 from phasemeter.server.joins import Identity, SpanIndex
@@ -95,6 +97,14 @@ class ServerEvidence:
         for reading in engines.values():
             found += window_mismatches(reading, self.ok_in_window, tokens)
         return found
+
+
+def simulated_columns(run: Path) -> Iterator[dict[str, float | None]]:
+    """A simulated run's own phases, a row a request, in the table's order; nothing where it has none."""
+    table = polars.scan_parquet(run / REQUESTS)
+    names = [name for name in table.collect_schema().names() if name in SIMULATED]
+    if names:
+        yield from table.select(names).collect().iter_rows(named=True)
 
 
 def _simulated(seen: Seen) -> tuple[EvidenceValue, ...]:

@@ -1,31 +1,28 @@
 """A run seen from its server: what inline timings, headers, spans and scrapes of RUN/evidence say, joined to its requests.
 
-Lives here: finding the evidence of a run and joining it. Must not live here: its meaning (server/) or budgets (phases/).
-Scrapes are named `metrics-before`, `metrics-during-*`, `metrics-after`, spans `spans-*`: names sort in order of time.
+Lives here: a whole run's view, for a diagnosis, a verdict, a comparison. Must not live here: finding the evidence
+(server_evidence.py), its meaning (server/) or budgets (phases/).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from phasemeter.contract.lines import Histogram
 from phasemeter.errors import Undefined
-from phasemeter.phases.budget import Budget, budget_of
+from phasemeter.phases.budget import Budget, budget_of, durations_of
 from phasemeter.phases.features import ServerWindow
 from phasemeter.records.evidence import EvidenceInstant, EvidenceValue
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.analysis import Rows
-from phasemeter.runs.evidence_files import page_of
-from phasemeter.server.exposition import Page
-from phasemeter.server.headers import timings_in_headers
-from phasemeter.server.joins import Identity, Joined, join
-from phasemeter.server.otlp import Span, decode, timings_of
+from phasemeter.runs.server_evidence import EVIDENCE, pages_of, scrapes_in
 from phasemeter.server.prometheus import EngineReading, read_pages
-from phasemeter.server.timings import Timings, found_in
-from phasemeter.server.windows import window_mismatches
-from phasemeter.wire.exchange import Exchange
+
+GAUGES_READ = 200  # scrapes of a run whose gauges are looked at
 
 
 class ServerView(msgspec.Struct, kw_only=True):
@@ -36,7 +33,6 @@ class ServerView(msgspec.Struct, kw_only=True):
     instants: dict[str, tuple[EvidenceInstant, ...]]
     engines: dict[str, EngineReading]
     gauges: tuple[dict[str, EngineReading], ...] = ()  # each scrape on its own, for the highest gauge
-    joined: Joined | None = None
     warnings: tuple[str, ...] = ()
 
     def budgets(self) -> dict[str, Budget]:
@@ -50,74 +46,61 @@ class ServerView(msgspec.Struct, kw_only=True):
         return found
 
 
-def inline(exchange: Exchange | None) -> list[Timings]:
-    """What one response itself told: body fields and headers."""
-    if exchange is None:
-        return []
-    found = found_in(exchange.timings) if exchange.timings else []
-    return found + timings_in_headers(exchange.headers)
-
-
 def server_view(run: Path | str) -> ServerView:
-    """Reads a run's capture and evidence. Raises FileError as reading them does."""
+    """Reads a run's capture and evidence, all of it into memory. Raises FileError as reading them does."""
     source = Rows(run)
-    rows, inside, identities = [], {}, []
-    parents = {p.request_id: p.traceparent for p in source.directory.planned()} if source.captured else {}
-    for row, exchange in source.with_exchanges():
-        rows.append(row)
-        inside[row.request_id] = inline(exchange)
-        identities.append(
-            Identity(request_id=row.request_id, traceparent=parents.get(row.request_id), response_id=row.response_id)
-        )
-    pages, spans, warnings = evidence_of(source.directory.path / "evidence")
-    joined = join(identities, spans) if spans else None
-    values: dict[str, tuple[EvidenceValue, ...]] = {}
-    instants: dict[str, tuple[EvidenceInstant, ...]] = {}
-    for row in rows:
-        told = inside[row.request_id]
-        if joined is not None:
-            told = told + [timing for span in joined.spans.get(row.request_id, ()) if (timing := timings_of(span))]
-        values[row.request_id] = tuple(value for timing in told for value in timing.values)
-        instants[row.request_id] = tuple(at for timing in told for at in timing.instants)
-    if joined is not None and joined.ambiguous:
-        warnings.append(
-            f"ambiguous_spans: {len(joined.ambiguous)} requests are claimed by several spans, and joined to none"
-        )
-    engines = read_pages(pages) if len(pages) > 1 else {}
-    ok = [row for row in rows if row.outcome == "ok" and row.phase == "measured"]
-    tokens = [row.server_output_tokens for row in ok if row.server_output_tokens is not None]
-    for reading in engines.values():
-        warnings += window_mismatches(reading, len(ok), sum(tokens) if len(tokens) == len(ok) else None)
+    evidence = source.evidence()
+    rows, values, instants = [], {}, {}
+    for seen in source.seen():
+        told = evidence.of(seen)
+        rows.append(seen.row)
+        values[seen.row.request_id], instants[seen.row.request_id] = told.values, told.instants
+    engines = evidence.engines()
+    warnings = evidence.closing_warnings(engines)
+    pages = pages_of(scrapes_in(source.directory.path / EVIDENCE, GAUGES_READ), [])
     return ServerView(
         rows=rows, values=values, instants=instants, engines=engines, gauges=tuple(read_pages([page]) for page in pages),
-        joined=joined, warnings=tuple(warnings),
+        warnings=tuple(warnings),
     )  # fmt: skip
 
 
-def evidence_of(directory: Path) -> tuple[list[Page], list[Span], list[str]]:
-    """Pages in order of time, and spans. A damaged evidence file is an error: it names itself."""
-    pages: list[Page] = []
-    spans: list[Span] = []
-    if not directory.is_dir():
-        return pages, spans, []
-    for path in sorted(directory.glob("spans-*")):
-        spans += decode(path.read_bytes(), str(path))
-    order = {"metrics-before": 0, "metrics-after": 2}
-    for path in sorted(directory.glob("metrics-*"), key=lambda path: (order.get(path.stem, 1), path.name)):
-        pages.append(page_of(path))
-    return pages, spans, []
+class OnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's phases of a run's measured, successful requests, for a verdict or a comparison.
+
+    `phases`: seconds a request (one source a phase), or the window's histogram where no request tells. `boundaries`: what
+    every such request has on record, an instant or the end of a duration.
+    """
+
+    phases: dict[str, list[float] | Histogram]
+    boundaries: frozenset[str]
 
 
-def phase_values(run: Path | str) -> dict[str, list[float]]:
-    """phase: seconds of each measured, successful request, as budgets use them (one source a phase)."""
-    view = server_view(run)
-    budgets, found = view.budgets(), dict[str, list[float]]()
-    for row in view.rows:
-        if row.outcome == "ok" and row.phase == "measured" and row.request_id in budgets:
-            budget = budgets[row.request_id]
-            for segment in budget.evidence:
-                found.setdefault(segment, []).append(budget.segments[segment] / 1e9)
-    return found
+def on_record(run: Path | str) -> OnRecord:
+    """Reads the run once; holds a few numbers a request."""
+    source = Rows(run)
+    evidence = source.evidence()
+    phases: dict[str, list[float] | Histogram] = {}
+    boundaries: Counter[str] = Counter()
+    requests = 0
+    for seen in source.seen():
+        told = evidence.of(seen)
+        if seen.row.outcome != "ok" or seen.row.phase != "measured":
+            continue
+        requests += 1
+        durations = durations_of(told.values)
+        for name, (ns, _) in durations.items():
+            values = phases.setdefault(name, [])
+            if isinstance(values, list):
+                values.append(ns / 1e9)
+        ends = {value.end for value in told.values if value.end} | {at.boundary for at in told.instants}
+        boundaries.update(ends | durations.keys())
+    for reading in evidence.engines().values():
+        for name in ("queue", "prefill", "decode", "ttft", "e2e"):
+            hist = reading.readings[name].hist if name in reading.readings else None
+            if hist is not None and name not in phases:
+                phases[name] = Histogram(edges_s=hist.edges, cumulative=hist.cumulative)
+    whole = frozenset(name for name, count in boundaries.items() if count == requests)
+    return OnRecord(phases=phases, boundaries=whole)
 
 
 def server_window(view: ServerView) -> ServerWindow | None:
