@@ -1,32 +1,66 @@
-"""Evidence is gathered beside a run and never fails it."""
+"""Evidence is gathered beside a run, from idle to idle, and never fails it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from phasemeter.io.scrape import scrape
-from phasemeter.runs.gather import gathering, idle
+from phasemeter.runs import gather
+from phasemeter.runs.gather import Page, gathering, idle
 from tests.io.test_scrape import server
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+IDLE = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+
+
+def names(run: Path) -> set[str]:
+    return {path.name for path in (run / "evidence").iterdir()}
 
 
 def test_the_window_has_a_scrape_before_and_one_after(tmp_path: Path) -> None:
-    with (
-        server(HEAD, b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n") as url,
-        gathering(tmp_path, url, ":0") as found,
-    ):
-        assert found.receiver is not None and found.scrapes == 1
-    names = {path.name for path in (tmp_path / "evidence").iterdir()}
-    assert {"metrics-before.http", "metrics-after.http"} <= names and found.warnings == []
+    with server(HEAD, IDLE) as url, gathering(tmp_path, Page(url=url), ":0") as found:
+        assert found.receiver is not None and found.scrapes == 0
+        found.begin()
+        found.end(0)
+    assert {"metrics-before.http", "metrics-after.http"} <= names(tmp_path) and found.warnings == []
 
 
-def test_a_server_without_metrics_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
-    with server(b"HTTP/1.1 404 Not Found\r\n\r\n") as url, gathering(tmp_path, url) as found:
-        pass
-    assert [text.split(":")[0] for text in found.warnings] == ["no_scrape", "no_scrape"]
+def test_a_page_that_was_asked_for_and_is_not_there_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
+    with server(b"HTTP/1.1 404 Not Found\r\n\r\n") as url, gathering(tmp_path, Page(url=url)) as found:
+        found.begin()
+        found.end(3)
+    assert {text.split(":")[0] for text in found.warnings} == {"no_scrape"} and len(found.warnings) == 3
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 404 Not Found\r\n\r\n", HEAD])
+def test_a_page_that_nobody_asked_for_and_is_none_leaves_no_trace(tmp_path: Path, head: bytes) -> None:
+    with server(head, b"<html>my own page</html>") as url, gathering(tmp_path, Page(url=url, asked=False)) as found:
+        found.begin()
+        found.end(3)
+    assert found.warnings == [] and not (tmp_path / "evidence").exists()
+
+
+def test_a_warm_up_that_is_counted_late_is_waited_for_and_then_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "WARM_PATIENCE_S", 0.3)
+    page = IDLE + b'vllm:request_success_total{finished_reason="stop"} 7\n'
+    with server(HEAD, page) as url, gathering(tmp_path, Page(url=url)) as found:
+        found.begin(2)
+        found.end(0)
+    assert [text.split(":")[0] for text in found.warnings] == ["late_warm_up"]
+    kept = json.loads((tmp_path / "evidence" / gather.NOTES).read_bytes())
+    assert kept["warnings"] == found.warnings
+
+
+def test_spans_that_never_come_are_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "SPAN_PATIENCE_S", 0.2)
+    with gathering(tmp_path, None, ":0") as found:
+        found.end(5)
+    assert [text.split(":")[0] for text in found.warnings] == ["no_spans"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def _bounded(
 
 
 def scrape_when(
-    url: str, ready: Callable[[Scrape], bool], *, patience_s: float = 10.0, every_s: float = 0.2, timeout_s: float = 5.0
+    url: str, ready: Callable[[Scrape], bool], *, patience_s: float = 10.0, every_s: float = 0.2, insecure: bool = False
 ) -> tuple[Scrape, bool]:
     """Scrapes until `ready` says so (idle, or a counter has reached the warm-up's requests), for `patience_s` at most.
 
@@ -112,7 +112,7 @@ def scrape_when(
     """
     until = time.monotonic() + patience_s
     while True:
-        page = scrape(url, timeout_s=timeout_s)
+        page = scrape(url, insecure=insecure)
         if ready(page):
             return page, True
         if time.monotonic() + every_s > until:

@@ -1,13 +1,14 @@
-"""Server evidence gathered beside a run: a scrape before, some during, one after, and spans as they come.
+"""Server evidence gathered beside a run: a scrape when the warm-up is over, some during, one after, and spans as they come.
 
-Lives here: when to scrape, and where it is kept (RUN/evidence). Must not live here: what it means (server/, server_view.py).
-A failed scrape never fails a run: it is said, and the evidence is missing.
+Lives here: when to scrape, how long to wait, where it is kept (RUN/evidence). Must not live here: what it means (server/).
+Evidence never fails a run: what went wrong is said, kept beside it, and the evidence is missing. Every wait has an end.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,77 +18,193 @@ from phasemeter.errors import FileError, PhasemeterError
 from phasemeter.io.otlp_receiver import OtlpReceiver, otlp_receiver
 from phasemeter.io.scrape import Scrape, save, scrape, scrape_when
 from phasemeter.server.exposition import parse_page
-from phasemeter.server.prometheus import read_pages
-from phasemeter.server.windows import is_idle
+from phasemeter.server.otlp import decode, engine_of
+from phasemeter.server.prometheus import EngineReading, read_pages
+from phasemeter.server.windows import baseline_index, is_idle
 
 EVERY_S = 1.0
-MOST_SCRAPES = 600  # then one in two is left out: an hour's run keeps its span
+MOST_SCRAPES = 200  # after each so many the pause doubles: an hour's run keeps its span in some hundred pages
+LOOK_S = 3.0  # for a page that nobody asked for
+EDGE_PATIENCE_S = 10.0  # for a server to fall idle
+WARM_PATIENCE_S = 3.0  # for a warm-up's requests to be counted
+SPAN_PATIENCE_S = 8.0  # exporters send in batches, every 5 s by default (OpenTelemetry SDK specification)
+NOTES = "gather.json"
+COUNTS = ("requests_finished", "ttft", "e2e")
 
 
-class Gathering(msgspec.Struct, kw_only=True):
-    """What was gathered, and what went wrong meanwhile. `receiver` is None when no spans are listened for."""
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A metrics page to gather from. `asked`: a person named it, so that its absence is said."""
 
-    scrapes: int = 0
-    receiver: OtlpReceiver | None = None
-    warnings: list[str] = msgspec.field(default_factory=list)
+    url: str
+    asked: bool = True
+    insecure: bool = False
+
+
+class Gathering:
+    """What is gathered, and what went wrong meanwhile. `receiver` is None when no spans are listened for."""
+
+    def __init__(self, run: Path, page: Page | None) -> None:
+        self.evidence = run / "evidence"
+        self.page = page
+        self.receiver: OtlpReceiver | None = None
+        self.scrapes = 0
+        self.warnings: list[str] = []
+        self._first: dict[str, float | None] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """The first page, before any request of the run: is there one, and where do its counts stand?"""
+        if self.page is None:
+            return
+        try:
+            found = scrape(self.page.url, timeout_s=LOOK_S, insecure=self.page.insecure)
+            readings = readings_of(found)
+        except (PhasemeterError, OSError) as missing:
+            if self.page.asked:
+                self.warnings.append(f"no_scrape: before the run: {missing}")
+                return
+            readings = {}
+        if not readings and not self.page.asked:
+            self.page = None
+            return
+        self._first = counts_of(readings)
+
+    def begin(self, warmup_requests: int = 0) -> None:
+        """The window opens: once the server is idle and has counted every request of the warm-up, or patience ends."""
+        if self.page is None:
+            return
+        self._edge("metrics-before", warmup_requests)
+        self._thread = threading.Thread(target=self._meanwhile, name="scrapes", daemon=True)
+        self._thread.start()
+
+    def end(self, requests: int, *, interrupted: bool = False) -> None:
+        """The window closes: once the server is idle; then spans of up to `requests` requests are waited for."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+            self._edge("metrics-after", patience_s=1.0 if interrupted else EDGE_PATIENCE_S)
+        if self.receiver is not None and requests and not interrupted:
+            self._await_spans(self.receiver, requests)
+
+    def _edge(self, name: str, warmup_requests: int = 0, patience_s: float = EDGE_PATIENCE_S) -> None:
+        """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""
+        page, warm_by = self.page, time.monotonic() + WARM_PATIENCE_S
+        if page is None:
+            return
+
+        def ready(found: Scrape) -> bool:
+            return idle(found) and (self._warm(found, warmup_requests) or time.monotonic() > warm_by)
+
+        try:
+            found, was_ready = scrape_when(page.url, ready, patience_s=patience_s, insecure=page.insecure)
+            save(found, self.evidence, name)
+        except (PhasemeterError, OSError) as fault:
+            self.warnings.append(f"no_scrape: {name}: {fault}")
+            return
+        self.scrapes += 1
+        if not was_ready:
+            self.warnings.append(f"not_idle: {name}: the server still had requests: the window may hold others'")
+        elif not self._warm(found, warmup_requests):
+            self.warnings.append(
+                f"late_warm_up: {name}: the server's counts had not reached the {warmup_requests} warm-up requests"
+            )
+
+    def _warm(self, found: Scrape, warmup_requests: int) -> bool:
+        if not warmup_requests or not self._first:
+            return True
+        grown = {
+            key: None if count is None else count - (self._first.get(key) or 0.0)
+            for key, count in counts_of(readings_of(found)).items()
+        }
+        return baseline_index([grown], warmup_requests) == 0
+
+    def _meanwhile(self) -> None:
+        page, every, number, lost = self.page, EVERY_S, 0, 0
+        while page is not None and not self._stop.wait(every):
+            number += 1
+            try:
+                save(scrape(page.url, insecure=page.insecure), self.evidence, f"metrics-during-{number:05}")
+                self.scrapes += 1
+            except (PhasemeterError, OSError) as fault:
+                lost += 1
+                if lost == 1:
+                    self.warnings.append(f"no_scrape: during the run: {fault}")
+            if number % MOST_SCRAPES == 0:
+                every *= 2
+
+    def _await_spans(self, receiver: OtlpReceiver, requests: int) -> None:
+        until, read, known = time.monotonic() + SPAN_PATIENCE_S, 0, 0
+        while known < requests and time.monotonic() < until:
+            for path in sorted(self.evidence.glob("spans-*"))[read:]:
+                read += 1
+                known += request_spans(path)
+                if time.monotonic() >= until:
+                    break
+            time.sleep(0.1)
+        if receiver.refused:
+            self.warnings.append(
+                f"span_flood: {receiver.refused} exports of spans were refused after {receiver.bytes / 1e6:.0f} MB: sample them"
+            )
+        if not known:
+            self.warnings.append(
+                f"no_spans: no request's span came: point the server's OTLP traces at {receiver.address} (vLLM: "
+                "--otlp-traces-endpoint, with OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf)"
+            )
+
+    def write_notes(self) -> None:
+        """What went wrong, beside the evidence."""
+        if self.warnings and self.evidence.is_dir():
+            notes = msgspec.json.encode({"warnings": self.warnings})
+            (self.evidence / NOTES).write_bytes(notes)
+
+
+def readings_of(page: Scrape) -> dict[str, EngineReading]:
+    """The known engines of a page; none on a page that is none."""
+    try:
+        return read_pages([parse_page(page.body, page.url)])
+    except FileError:
+        return {}
+
+
+def counts_of(readings: Mapping[str, EngineReading]) -> dict[str, float | None]:
+    """How many requests each count stands at, by engine; a count that isn't exported is left out."""
+    found: dict[str, float | None] = {}
+    for engine, reading in readings.items():
+        for key in COUNTS:
+            seen = reading.readings.get(key)
+            if seen is not None and seen.status in {"present", "empty"}:
+                found[f"{engine}.{key}"] = seen.value if seen.row.kind == "counter" else seen.n
+    return found
 
 
 def idle(page: Scrape) -> bool:
     """Whether the page shows an idle server; a page that doesn't tell counts as idle (there is nothing to wait for)."""
+    return all(is_idle(reading) is not False for reading in readings_of(page).values())
+
+
+def request_spans(path: Path) -> int:
+    """How many spans of requests a body holds; none in a damaged one."""
     try:
-        readings = read_pages([parse_page(page.body, page.url)])
-    except FileError:
-        return True
-    return all(is_idle(reading) is not False for reading in readings.values())
-
-
-def _edge(gathering: Gathering, url: str, evidence: Path, name: str) -> None:
-    """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""
-    try:
-        page, was_idle = scrape_when(url, idle)
-        save(page, evidence, name)
-        gathering.scrapes += 1
-        if not was_idle:
-            gathering.warnings.append(
-                f"not_idle: {name}: the server still had requests, so the window may hold others'"
-            )
-    except PhasemeterError as fault:
-        gathering.warnings.append(f"no_scrape: {name}: {fault}")
-
-
-def _meanwhile(gathering: Gathering, url: str, evidence: Path, stop: threading.Event) -> None:
-    every, number = EVERY_S, 0
-    while not stop.wait(every):
-        number += 1
-        try:
-            save(scrape(url), evidence, f"metrics-during-{number:05}")
-            gathering.scrapes += 1
-        except PhasemeterError as fault:
-            if number == 1:
-                gathering.warnings.append(f"no_scrape: during the run: {fault}")
-        if number % MOST_SCRAPES == 0:
-            every *= 2
+        spans = decode(path.read_bytes(), str(path))
+    except (FileError, OSError):
+        return 0
+    return sum(span.name == "llm_request" or engine_of(span) is not None for span in spans)
 
 
 @contextmanager
-def gathering(run: Path, metrics_url: str | None = None, otlp_listen: str | None = None) -> Iterator[Gathering]:
-    """Gathers while the block runs: the first scrape stands before it, the last after it, both idle where possible.
+def gathering(run: Path, page: Page | None = None, otlp_listen: str | None = None) -> Iterator[Gathering]:
+    """Spans are received while the block runs; its caller says when the window of scrapes begins and ends.
 
     Raises UserError when `otlp_listen` can't be listened on: that is known before anything is sent.
     """
-    evidence, found, stop = run / "evidence", Gathering(), threading.Event()
+    found = Gathering(run, page)
     with ExitStack() as stack:
         if otlp_listen is not None:
-            found.receiver = stack.enter_context(otlp_receiver(otlp_listen, evidence))
-        if metrics_url is None:
-            yield found
-            return
-        _edge(found, metrics_url, evidence, "metrics-before")
-        thread = threading.Thread(target=_meanwhile, args=(found, metrics_url, evidence, stop), daemon=True)
-        thread.start()
+            found.receiver = stack.enter_context(otlp_receiver(otlp_listen, found.evidence))
+        found.look()
         try:
             yield found
         finally:
-            stop.set()
-            thread.join(timeout=10)
-            _edge(found, metrics_url, evidence, "metrics-after")
+            found._stop.set()
+            found.write_notes()

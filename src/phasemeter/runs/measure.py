@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 
@@ -78,17 +79,20 @@ def bench(url: str, asked: Asked, watchers: Watchers | None = None) -> Measured:
         return _measured(directory, ready, watch)
     except OSError as failed:
         words = f"{failed.filename or directory.path}: {failed.strerror or failed}"
-        if forget_unsent(directory, made):
+        if forget(directory, made, sent=directory.capture):
             raise ClientResourceError(f"{words}: nothing was sent") from failed
         raise PhasemeterError(f"{words}: what was captured is in {directory.path}") from failed
-    except BaseException:
-        forget_unsent(directory, made)
+    except PhasemeterError:
+        forget(directory, made, sent=directory.capture)
+        raise
+    except KeyboardInterrupt:
+        forget(directory, made, sent=directory.path)
         raise
 
 
-def forget_unsent(directory: RunDirectory, made: list[Path]) -> bool:
-    """Leave nothing behind of a run that sent nothing, nor the folders that were made for it; whether that was so."""
-    if any(directory.path.rglob("worker-*.capture")):
+def forget(directory: RunDirectory, made: list[Path], sent: Path) -> bool:
+    """Leave nothing behind of a run that has no capture in `sent`, nor the folders made for it; whether that was so."""
+    if any(sent.rglob("worker-*.capture")):
         return False
     shutil.rmtree(directory.path, ignore_errors=True)
     for folder in made:
@@ -102,13 +106,23 @@ def _measured(directory: RunDirectory, ready: Prepared, watch: Watchers) -> Meas
     manifest = manifest_of(ready, directory.path.name, started_utc)
     directory.write_manifest(manifest)
     with privacy.live(directory.path), stop_requested() as should_stop:
-        run = _Run(directory, ready, watch, should_stop)
-        outcome = run.warm_up()
-        if not outcome or not outcome.interrupted:
-            with gathered(directory, ready, watch.note):
-                outcome = run.load()
+        outcome = _sent(_Run(directory, ready, watch, should_stop), directory, ready, watch.note)
         result = concluded(directory, manifest, outcome, ready, watch.note)
     return Measured(path=directory.path, result=result, interrupted=outcome.interrupted)
+
+
+def _sent(run: _Run, directory: RunDirectory, ready: Prepared, note: OnNote) -> LoadOutcome:
+    """Warm-up and load, with the server's evidence gathered beside them: from when the warm-up is over to when all is over."""
+    gather, asked = load("phasemeter.runs.gather"), ready.settings.asked
+    with gather.gathering(directory.path, page_beside(ready), asked.otlp_listen) as found:
+        outcome = run.warm_up()
+        if outcome is None or not outcome.interrupted:
+            found.begin(0 if outcome is None else outcome.progress.done)
+            outcome = run.load()
+            found.end(outcome.progress.done, interrupted=outcome.interrupted)
+    for words in found.warnings:
+        note(words)
+    return outcome
 
 
 def concluded(
@@ -199,25 +213,19 @@ class _Run:
 
 # ---- around it
 
-ENGINES_WITH_PAGES = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")
 
-
-@contextmanager
-def gathered(directory: RunDirectory, ready: Prepared, note: OnNote) -> Iterator[None]:
-    """Server evidence is gathered while the block runs: the page that was asked for, or the one of an engine known to have one."""
-    asked, endpoint = ready.settings.asked, ready.settings.endpoint
-    page = asked.server_metrics
-    if page is None and ready.probed.identity.fields.get("engine") in ENGINES_WITH_PAGES:
-        page = f"{endpoint.scheme}://{endpoint.authority}{endpoint.root}/metrics"
-    elif page is not None and page.strip().lower() == "none":
-        page = None
-    if page is None and asked.otlp_listen is None:
-        yield
-        return
-    with load("phasemeter.runs.gather").gathering(directory.path, page, asked.otlp_listen) as found:
-        yield
-    for words in found.warnings:
-        note(words)
+def page_beside(ready: Prepared) -> Any:
+    """The metrics page that was asked for, else the one beside the API where that has one; behind a proxy none is looked for."""
+    settings, asked = ready.settings, ready.settings.asked
+    page = load("phasemeter.runs.gather").Page
+    if asked.server_metrics is not None:
+        named = asked.server_metrics.strip()
+        return None if named.lower() == "none" else page(url=named, insecure=asked.insecure)
+    if settings.target.proxy is not None:
+        return None
+    endpoint = settings.endpoint
+    url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.root}/metrics"
+    return page(url=url, asked=False, insecure=asked.insecure)
 
 
 @contextmanager

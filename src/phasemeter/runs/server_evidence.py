@@ -60,7 +60,7 @@ class ServerEvidence:
 
     def __init__(self, run: Path, traceparents: Iterable[str | None] = ()) -> None:
         directory = run / EVIDENCE
-        self.warnings: list[str] = []
+        self.warnings: list[str] = notes_of(directory)
         self.pages = list(pages_of(scrapes_in(directory, STEPS_CHECKED), self.warnings))
         spans = spans_of(directory, self.warnings)
         self.index = SpanIndex(spans, traceparents) if spans else None
@@ -130,6 +130,15 @@ def spans_of(directory: Path, warnings: list[str]) -> list[Span]:
             warnings.append(f"too_many_spans: only the first {MAX_SPANS} spans are joined")
             return spans[:MAX_SPANS]
     return spans
+
+
+def notes_of(directory: Path) -> list[str]:
+    """What went wrong while it was gathered."""
+    try:
+        told = msgspec.json.decode((directory / "gather.json").read_bytes())
+    except (FileNotFoundError, msgspec.DecodeError):
+        return []
+    return [str(words) for words in told.get("warnings", ())] if isinstance(told, dict) else []
 
 
 def scrapes_in(directory: Path, most: int) -> list[Path]:
