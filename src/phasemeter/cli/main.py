@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
     "simulate": ("phasemeter.cli.simulate:simulate", "Predict a deployment in virtual time, from a plan"),
     "emulate": ("phasemeter.cli.emulate:emulate", "Have a server without a GPU: a plan's engine on the wall clock"),
+    "explore": ("phasemeter.cli.explore:explore", "Play with the terms of the budget: a page with sliders"),
 }
 
 

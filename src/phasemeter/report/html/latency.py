@@ -163,7 +163,9 @@ def throughput(document: Document) -> Markup | None:
     if not rows:
         plain = [[key, number(value)] for key, value in told.items() if isinstance(value, int | float)]
         return table(["rate", "value"], plain, "Throughput as that tool gives it") if plain else None
-    return table(["window", "requests/s", "output tokens/s", "total tokens/s", "which stretch"], rows, "Throughput")
+    return table(
+        ["window", "requests/s", "output tokens/s", "total tokens/s", "which stretch"], rows, "Throughput", "words"
+    )
 
 
 def workload(document: Document) -> Markup | None:

@@ -78,7 +78,7 @@ class RunTables:
         return tuple(
             EvidenceValue(
                 phase=phase, value_s=record[column], start=start, end=end, source=f"simulator: {column}",
-                clock="engine_monotonic", definition=f"{start} → {end} in virtual time",
+                clock="engine_monotonic", definition="in virtual time",
                 request_id=record["request_id"],
             )
             for column, (phase, start, end) in SIMULATED.items()

@@ -97,7 +97,7 @@ def strip(values: Iterable[EvidenceValue], instants: Instants) -> list[dict[str,
             continue
         if (value.start, value.end) == ("arrival", "first_token"):
             continue  # its TTFT: holds the others
-        parts[kind] = _part(kind, value.value_s * 1e3, f"{value.start} → {value.end}; {value.definition}", value.source)
+        parts[kind] = _part(kind, value.value_s * 1e3, f"{value.start} → {value.end}: {value.definition}", value.source)
     if not parts:
         by_clock: dict[str, dict[str, int]] = {}
         for boundary, at_ns, clock in instants:

@@ -90,7 +90,9 @@ const show = (bit) => {
   body.replaceChildren();
   visible.forEach(line);
   if (visible.length) visible[0].row.tabIndex = 0;
-  level = 1;
+  const screen = visible.slice(0, Math.max(5, Math.floor(scroll.clientHeight / 18) - 1));
+  level = Math.max(1, Math.min(400, width / Math.max(1e-3, Math.max(...screen.map((r) => r.end)) - from)));
+  top = scroll.scrollTop = 0;
   size(0);
   P.el('p', { class: 'offscreen' }, body, `${visible.length} requests shown`);
 };
@@ -107,7 +109,15 @@ scroll.addEventListener('keydown', (event) => {
   event.preventDefault();
   act();
 });
-scroll.addEventListener('scroll', () => requestAnimationFrame(marks));
+let top = 0;
+scroll.addEventListener('scroll', () => {
+  if (scroll.scrollTop !== top && level > 1) { // rows are in due order: what one scrolls down to stays in sight
+    top = scroll.scrollTop;
+    const row = visible[Math.min(visible.length - 1, Math.floor(top / 18))];
+    if (row) scroll.scrollLeft = (row.due - from) / width * trackWidth() - 0.02 * scroll.clientWidth;
+  }
+  requestAnimationFrame(marks);
+});
 scroll.addEventListener('wheel', (event) => {
   if (!event.ctrlKey) return;
   event.preventDefault();
@@ -167,6 +177,7 @@ const open = (r, row) => {
   if (r.events.length > 1) {
     const gaps = r.events.slice(1).map((at, i) => at - r.events[i]);
     const figure = P.el('figure', { class: 'plot' }, detail);
+    P.el('h4', {}, figure, 'Gaps between its output events');
     P.chart(P.el('div', { class: 'chart' }, figure), { title: 'Gaps between its output events', summary: `${gaps.length} gaps.`, x: { label: 'since the send', unit: 'ms' },
       y: { label: 'gap', unit: 'ms', zero: true }, series: [{ name: 'inter_chunk', kind: 'points', x: r.events.slice(1), y: gaps }] });
     if (r.cut) P.el('p', { class: 'note' }, detail, `The first ${r.events.length} of ${r.cut} output events.`);

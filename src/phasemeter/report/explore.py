@@ -1,0 +1,186 @@
+"""The what-if page: sliders over the terms of the budget, what dominates, where the SLO breaks.
+
+Lives here: the page and the numbers it starts from. Must not live here: the fit (runs/law.py). The law is
+e2e = ttft + (output_tokens − 1)·tpot; what a rate adds is Sakasegawa's approximation of the wait before `slots` servers, said
+on the page (H. Sakasegawa, Annals of the Institute of Statistical Mathematics 29, 1977).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phasemeter.errors import Undefined
+from phasemeter.report.html.markup import Markup, data, section, tag, words
+from phasemeter.report.html.page import banner, page
+from phasemeter.report.html.run_tables import open_tables
+from phasemeter.report.html.segments import swatch
+from phasemeter.runs.law import Law, Observation, fit, observed
+
+FITTED_AT_MOST = 600  # requests: the fit looks at every pair
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the sliders stand: ms, tokens, requests a second. As given: TTFT 450 ms, 120 tokens of 25 ms, e2e 3.425 s."""
+
+    input: float = 500
+    output: float = 120
+    ingress: float = 30.0
+    queue: float = 100.0
+    prefill_base: float = 50.0
+    prefill_per_token: float = 0.5
+    hand_off: float = 20.0
+    tpot: float = 25.0
+    tpot_per_request: float = 0.0
+    rate: float = 1.0
+    slots: float = 64
+    slo_ttft: float = 500.0
+    slo_tpot: float = 30.0
+    slo_e2e: float = 4000.0
+
+
+# knob: (group, words, unit, least, most, step)
+KNOBS: dict[str, tuple[str, str, str, float, float, float]] = {
+    "input": ("Workload", "input length", "tokens", 1, 32768, 1),
+    "output": ("Workload", "output length", "tokens", 1, 8192, 1),
+    "rate": ("Workload", "rate", "req/s", 0.01, 1000, 0.01),
+    "ingress": ("Until the first token", "ingress + delivery", "ms", 0, 1000, 0.1),
+    "queue": ("Until the first token", "queue at low load", "ms", 0, 2000, 0.1),
+    "prefill_base": ("Until the first token", "prefill, fixed", "ms", 0, 1000, 0.1),
+    "prefill_per_token": ("Until the first token", "prefill, an input token", "ms", 0, 5, 0.001),
+    "hand_off": ("Until the first token", "first-token hand-off", "ms", 0, 200, 0.1),
+    "tpot": ("Then", "tpot, alone", "ms", 0.1, 200, 0.1),
+    "tpot_per_request": ("Then", "tpot grows a request beside it by", "ms", 0, 5, 0.01),
+    "slots": ("Then", "requests served at once", "slots", 1, 512, 1),
+    "slo_ttft": ("Limits", "ttft at most", "ms", 1, 5000, 1),
+    "slo_tpot": ("Limits", "tpot at most", "ms", 1, 250, 0.5),
+    "slo_e2e": ("Limits", "e2e at most", "ms", 1, 60000, 10),
+}
+
+
+def start_of(law: Law, seen: Sequence[Observation]) -> Start:
+    """The sliders at a run's own fitted numbers: typical lengths, its TTFT as base and slope, its tpot; limits at its p95."""
+    input_tokens = round(statistics.median(one.input_tokens for one in seen))
+    output_tokens = round(statistics.median(one.output_tokens for one in seen))
+    slope, base = max(law.per_input_token_s, 0.0) * 1e3, law.base_s * 1e3
+    if law.per_input_token_s < 0:  # longer prompts were no slower: all of it is base
+        base = law.ttft_s(input_tokens) * 1e3
+
+    def tail(values: list[float]) -> float:
+        return float(f"{sorted(values)[min(len(values) - 1, round(0.95 * (len(values) - 1)))] * 1e3:.3g}")
+
+    return Start(
+        input=input_tokens, output=output_tokens, ingress=0.0, queue=0.0, hand_off=0.0,
+        prefill_base=round(max(base, 0.0), 4), prefill_per_token=round(slope, 6), tpot=round(law.tpot_s * 1e3, 4),
+        slo_ttft=tail([one.ttft_s for one in seen]), slo_tpot=tail([one.tpot_s for one in seen]),
+        slo_e2e=tail([one.e2e_s for one in seen]),
+    )  # fmt: skip
+
+
+def started(run: Path) -> tuple[Start, str]:
+    """(where the sliders stand for this run, how that was found). Raises FileError when there is no run."""
+    with open_tables(run) as tables:
+        seen = observed(tables.rows())
+    chosen = seen[:: -(-len(seen) // FITTED_AT_MOST) or 1] if seen else []
+    name = run.resolve().name
+    try:
+        law = fit(chosen)
+    except Undefined as absent:
+        if not chosen:
+            return Start(), f"{name} has no finished request with lengths, TTFT and TPOT: the numbers are an example."
+        middle = statistics.median(one.ttft_s for one in chosen)
+        law = Law(
+            base_s=middle, per_input_token_s=0.0, n=len(chosen), tpot_s=statistics.median(o.tpot_s for o in chosen)
+        )
+        why = f"TTFT can't be split by input length ({absent.reason}): its median stands as fixed."
+        return start_of(law, chosen), f"Starts from {name}, {law.n} requests. {why} {LUMP}"
+    how = f"TTFT = {law.base_s * 1e3:.4g} ms + {law.per_input_token_s * 1e3:.4g} ms × input tokens (Theil–Sen), tpot its median."
+    return start_of(law, chosen), f"Starts from {name}, {law.n} requests: {how} {LUMP}"
+
+
+LUMP = (
+    "All of its TTFT stands under prefill here: a client can't tell queue, prefill and delivery apart, so move what you know"
+    " of them to their own sliders. Limits start at its p95."
+)
+EXAMPLE = "An example: TTFT 450 ms, 120 tokens, 25 ms a token: 0.45 s + 119 × 0.025 s = 3.425 s. `phasemeter explore RUN` starts from a run."
+
+
+def explore_page(run: Path | None = None) -> str:
+    """The page, with the sliders at `run`'s numbers or at the example's."""
+    start, how = (Start(), EXAMPLE) if run is None else started(run)
+    groups: dict[str, list[Markup]] = {}
+    for knob, (group, *_) in KNOBS.items():
+        groups.setdefault(group, []).append(_slider(knob, getattr(start, knob)))
+    sliders = [
+        tag("fieldset", tag("legend", group), tag("div", found, class_="sliders")) for group, found in groups.items()
+    ]
+    colours = [
+        tag("span", swatch(kind), name, "\u2003")
+        for kind, name in (("ingress_delivery", "ingress + delivery"), ("queue", "queue"), ("prefill", "prefill"),
+                           ("first_token", "first-token hand-off"), ("decode", "decode"))
+    ]  # fmt: skip
+    sections = [
+        ("answer", "Answer", section(
+            "answer", "What it comes to",
+            tag("p", id="explore-answer", class_="answer"),
+            tag("div", id="explore-bars", class_="bars"),
+            tag("p", colours, class_="note"),
+            tag("div", id="explore-limits"),
+            tag("noscript", "The sliders need this page's own script."),
+        )),
+        ("terms", "Terms", section(
+            "terms", "The terms", tag("p", words(how), class_="note"),
+            tag("div", sliders, id="explore-here"),
+            tag("p", tag("button", "Back to the start", type="button", id="explore-reset", class_="quiet")),
+            data("explore-data", {"start": msgspec.to_builtins(start)}),
+        )),
+        ("picture", "Picture", section("picture", "Two phases, one budget", tag("div", id="explore-picture", class_="picture scroll", tabindex="0",
+                                       role="region", aria_label="Picture of prefill, state and decode"))),
+        ("lengths", "Lengths", section(
+            "lengths", "Lengths",
+            tag("div", tag("figure", tag("h3", "End to end against output length"), tag("div", id="explore-curve", class_="chart")),
+                tag("figure", tag("h3", "Which term dominates"), tag("p", "Dimmed where a limit breaks; grey where the load is too much.",
+                    class_="note"), tag("div", id="explore-map")), class_="two"),
+        )),
+        ("law", "The law", section("law", "The law and its limits", _law())),
+    ]  # fmt: skip
+    name = "What if?" if run is None else f"What if? {run.resolve().name}"
+    return page(f"{name}: phasemeter explore", banner("phasemeter explore", name), sections, ("explore.js",))
+
+
+def _slider(knob: str, value: float) -> Markup:
+    _, name, unit, least, most, step = KNOBS[knob]
+    identifier = f"knob-{knob}"
+    top = max(most, value * 1.5)
+    return tag(
+        "div",
+        tag("label", f"{name}, {unit}", for_=identifier),
+        tag("input", type="number", id=identifier, data_knob=knob, min=least, step="any", value=value),
+        tag(
+            "input",
+            type="range",
+            data_range=knob,
+            min=least,
+            max=top,
+            step=step,
+            value=value,
+            aria_label=f"{name}, {unit}",
+        ),
+        class_="slider",
+    )
+
+
+def _law() -> Markup:
+    lines = (
+        "`e2e = ttft + (output_tokens − 1) · tpot`, and `ttft = ingress + queue + prefill + first-token hand-off + delivery`.",
+        "Prefill is taken as a fixed part and a part for each input token; real ones bend with length, batch and cache.",
+        "The rate adds to the queue by Sakasegawa's approximation for several servers with memoryless arrivals and services:"
+        " `wait = held · ρ^√(2(slots + 1)) / (slots · (1 − ρ))`, where ρ is rate × time held / slots. A scheduler that batches"
+        " is no such queue: take it as a direction and measure. `phasemeter simulate` runs the scheduler itself.",
+        "tpot may grow with the requests beside it; both hold each other and are solved together.",
+    )
+    return tag("div", [tag("p", words(line)) for line in lines])
