@@ -16,7 +16,9 @@ from phasemeter.io.schedule_file import Row, ScheduleFollower
 from phasemeter.records.request import PlannedRequest
 
 NEVER_NS = 1 << 62
-AHEAD_ROWS = 32
+AHEAD_ROWS = 256
+MUST_ROWS = 16
+AT_ONCE = 32  # sends between two looks at what has come
 AHEAD_BYTES = 16 << 20
 LOOK_AGAIN_NS = 2_000_000
 
@@ -54,26 +56,35 @@ class Due:
         """Nothing is left to send, whatever is still in flight (an answer may yet bring a next turn)."""
         return self._follower.finished and not self._queue and not self._timers and not self.ready
 
+    @property
+    def fetch_ns(self) -> int:
+        """From when on rows should be read ahead; far away when enough are here or no more will come."""
+        enough = len(self._queue) >= AHEAD_ROWS or self._queue_bytes >= AHEAD_BYTES
+        return NEVER_NS if enough or self._follower.finished else self._look_again_ns
+
+    @property
+    def must_have_rows(self) -> bool:
+        """Whether so few are left that reading ahead can't wait for a quiet moment."""
+        return len(self._queue) < MUST_ROWS
+
     def prefetch(self, now: int) -> None:
-        """Read rows and bodies ahead, at most 16 MB."""
-        while len(self._queue) < AHEAD_ROWS and self._queue_bytes < AHEAD_BYTES and not self._follower.finished:
+        """Read one block of rows and bodies ahead, at most 16 MB."""
+        if self.fetch_ns <= now:
             block = self._follower.next_block()
-            if not block:
-                self._look_again_ns = now + LOOK_AGAIN_NS
-                return
             self._queue.extend(block)
             self._queue_bytes += sum(len(body) for _, body in block)
+            self._look_again_ns = now if block else now + LOOK_AGAIN_NS
 
     def take(self, now: int, in_flight: int) -> list[Exchange]:
         """What may be sent now, in order of due."""
-        if len(self._queue) < AHEAD_ROWS and now >= self._look_again_ns:
+        if not self._queue:
             self.prefetch(now)
         if self._closed_loop and now >= self._until_ns and self.reason is None:
             self._end_of_duration()
         if self._closed_loop:
             self._fill_slots(now)
         else:
-            while self._queue and self._due_of(self._queue[0][0].planned) <= now and len(self.ready) < AHEAD_ROWS:
+            while self._queue and self._due_of(self._queue[0][0].planned) <= now and len(self.ready) < AT_ONCE:
                 row, body = self._pop()
                 self.ready.append(Exchange(row.planned, body, self._due_of(row.planned), row.row, False))
         while self._timers and self._timers[0][0] <= now:
@@ -132,8 +143,8 @@ class Due:
             return 0
         if self._queue and not self._closed_loop and not capped:
             next_ns = min(next_ns, self._due_of(self._queue[0][0].planned))
-        if not self._follower.finished and len(self._queue) < AHEAD_ROWS:
-            next_ns = min(next_ns, self._look_again_ns)
+        if not self._queue:
+            next_ns = min(next_ns, self.fetch_ns)
         if self._closed_loop and self.reason is None:
             next_ns = min(next_ns, self._until_ns)
         return next_ns

@@ -56,13 +56,16 @@ def weights_path() -> Path:
 
 
 @contextmanager
-def embedded_engine(*, slots: int = 4, threads: int = 1, context_tokens: int = 8192) -> Iterator[EmbeddedEngine]:
-    """Start the engine, yield it when it answers, end it. `context_tokens` is shared evenly by the slots.
+def embedded_engine(
+    *, slots: int = 4, threads: int = 1, context_tokens: int = 8192, port: int = 0
+) -> Iterator[EmbeddedEngine]:
+    """Start the engine, yield it when it answers, end it. `context_tokens` is shared evenly by the slots; port 0: a free one.
 
     Raises UserError when it is not installed, PhasemeterError with its last words when it does not get ready.
     """
     weights = weights_path()
-    arguments = {"slots": slots, "threads": threads, "context_tokens": context_tokens, "weights": str(weights)}
+    arguments = {"slots": slots, "threads": threads, "context_tokens": context_tokens, "port": port}
+    arguments["weights"] = str(weights)
     child = subprocess.Popen(
         [sys.executable, "-m", "phasemeter.io.embedded_engine", json.dumps(arguments)],
         stdin=subprocess.PIPE,
@@ -117,7 +120,7 @@ def serve(arguments: dict[str, object]) -> None:
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(arguments["weights"])
         parameters.hostnames = ["127.0.0.1"]
-        parameters.port = 0
+        parameters.port = int(str(arguments["port"]))
         parameters.model_alias = {MODEL_NAME}
         parameters.n_parallel = int(str(arguments["slots"]))
         parameters.n_ctx = int(str(arguments["context_tokens"]))

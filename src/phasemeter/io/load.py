@@ -4,7 +4,9 @@ Lives here: the path from a readable socket to the capture, and the life of an e
 tokens, statistics; which request is due when (due.py); how connections come to be (pool.py).
 
 The schedule is absolute. `epoll.poll` rounds its wait up to a millisecond, so the last stretch before a due instant is
-waited for with `select` on the epoll descriptor, which does not.
+waited for with `select` on the epoll descriptor, which does not, and the very last is spent polling: a sleeper wakes some
+50 µs late (docs/decisions/0021-waiting-for-a-due-instant.md). Reads that are ready when a request is due wait for the send:
+their kernel stamps lose nothing by it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from collections.abc import Callable
 
 from phasemeter.io import load_options as counters
 from phasemeter.io.addresses import error_text
-from phasemeter.io.capture_file import FLUSH_BYTES, FLUSH_NS, FLUSH_READS, CaptureWriter
+from phasemeter.io.capture_file import FLUSH_BYTES, CaptureWriter
+from phasemeter.io.chores import Books, Chores, ns
 from phasemeter.io.connection import CONTROL_BYTES, OPEN, READ_BYTES, TIMESPEC, Connection, Route, close_kind
 from phasemeter.io.due import Due
 from phasemeter.io.exchange import Exchange
@@ -26,9 +29,11 @@ from phasemeter.io.pool import EPOLLIN, EPOLLOUT, Pool
 from phasemeter.io.target import head, with_body
 from phasemeter.records.capture import Close, Read
 
-BATCH = 32  # events between two looks at what is due
-TICK_NS = 50_000_000
+BATCH = 32  # events a poll
 COARSE_NS = 2_000_000
+SPIN_NS = 100_000
+SPIN_SHARE = 10  # at most a tenth of the time between two sends is spent polling
+NEVER_NS = 1 << 62
 monotonic_ns = time.monotonic_ns
 unpack_timespec = TIMESPEC.unpack
 
@@ -46,18 +51,16 @@ class Sender:
         self.active: dict[int, Exchange] = {}
         self.writer: CaptureWriter
         self.due: Due
+        self.chores: Chores
         self.stopped: str | None = None
         self._control = control
         self._prefix = head(route.target)
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._buffers = [self._buffer]
-        self._pending_bytes = 0
         self._number = 0
-        self._tick_ns = 0
-        self._paired_ns = 0
-        self._flush_ns = 0
+        self._now_ns = 0  # as of the last look at the clock
         self._look_ns = 0  # when something may be due; 0 after each change that may move it
-        self._drain_since_ns: int | None = None
+        self._spin_ns = 0  # how long before that to begin polling
         self._resending = 0  # exchanges that wait for the fresh connection of their re-send
         self._worker = 0
         self._note_number: Callable[[int], None]
@@ -69,9 +72,12 @@ class Sender:
 
     def prewarm(self, until_ns: int, share: int) -> None:
         """Have `share` connections stand ready, or as many as come to be by `until_ns`; failures wait for the first request."""
-        self.pool.look_after(monotonic_ns(), share, None)
-        while self.pool.connecting and (now := monotonic_ns()) < until_ns:
-            self._events(self.pool.poll.poll(max(0.001, (until_ns - now) / 1e9), BATCH))
+        while (now := monotonic_ns()) < until_ns:
+            self.pool.look_after(now, ns(self.limits.connect_s))
+            short = self.pool.warm_up(now, share)
+            if not short and not self.pool.connecting:
+                return
+            self._events(self.pool.poll.poll(0.001 if short else (until_ns - now) / 1e9, BATCH))
 
     def run(self, writer: CaptureWriter, due: Due, worker: int) -> str:
         """Send and capture until all is answered or something ends the run: "done", or what ended it.
@@ -80,43 +86,58 @@ class Sender:
         """
         self.writer, self.due, self._worker = writer, due, worker
         self._note_number, self._note_read = writer.numbers.append, writer.reads.append
+        chores = self.chores = Chores(
+            Books(self.options, self.limits, self.shown, self.pool, due, writer, self.active, self.waiting, self._cut)
+        )
         while self.stopped is None:
             now = monotonic_ns()
-            if now >= self._tick_ns:
-                self._tick(now)
             if now >= self._look_ns:
-                for exchange in due.take(now, self.in_flight):
-                    self._start(exchange)
+                self._send_due(now)
                 if due.exhausted and not self.in_flight:
-                    self._show()
+                    chores.show()
                     return due.reason or "done"
-                self._look_ns = due.next_ns(self.in_flight)
                 now = monotonic_ns()
+            if (
+                now >= chores.next_ns
+                or len(writer.numbers) >= chores.flush_reads
+                or chores.pending_bytes >= FLUSH_BYTES
+            ):
+                chores.do(now, self._look_ns)
+                self.stopped = self.stopped or chores.stopped
+                now = monotonic_ns()
+            self._now_ns = now
             self._events(self._wait(now))
-            if len(writer.numbers) >= FLUSH_READS or self._pending_bytes >= FLUSH_BYTES or now >= self._flush_ns:
-                writer.flush()
-                self._flush_ns = now + FLUSH_NS
-                self.shown[counters.BYTES] += self._pending_bytes
-                self._pending_bytes = 0
-        self._cancel_all(self.stopped)
-        self._show()
+        chores.cancel_all(self.stopped)
+        chores.show()
         return self.stopped
+
+    def _send_due(self, now: int) -> None:
+        for exchange in self.due.take(now, self.in_flight):
+            self._start(exchange)
+        self._look_ns = self.due.next_ns(self.in_flight)
+        self._spin_ns = min(SPIN_NS, (self._look_ns - now) // SPIN_SHARE)
 
     @property
     def in_flight(self) -> int:
         return len(self.active) + len(self.waiting) + self._resending
 
     def _wait(self, now: int) -> list[tuple[int, int]]:
+        """Sleep until something is readable or `_spin_ns` before something is due, whichever is first."""
         poll = self.pool.poll
-        left = (self._look_ns if self._look_ns < self._tick_ns else self._tick_ns) - now
+        wake_ns = self._look_ns - self._spin_ns
+        left = (wake_ns if wake_ns < self.chores.next_ns else self.chores.next_ns) - now
         if left > COARSE_NS:
             return poll.poll(left / 1e9 - 0.001, BATCH)
         if left > 0:
             select.select([poll], (), (), left / 1e9)
+            if monotonic_ns() >= wake_ns:
+                return []  # what is due goes first
         return poll.poll(0, BATCH)
 
     def _events(self, events: list[tuple[int, int]]) -> None:
+        """Answer what a poll found. Once something is due the rest waits: the next poll tells of it again."""
         by_fd = self.pool.by_fd
+        due_ns = self._look_ns if self._look_ns > self._now_ns else NEVER_NS
         for fd, mask in events:
             conn = by_fd.get(fd)
             if conn is None:
@@ -129,6 +150,8 @@ class Sender:
                     self._read(conn)
             else:
                 self.pool.progress(conn)
+            if self._now_ns >= due_ns:
+                return
 
     # ── an exchange's life ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -213,7 +236,7 @@ class Sender:
         except OSError as error:
             self._broken(conn, close_kind(error, False), error_text(error))
             return
-        user_ns = monotonic_ns()
+        user_ns = self._now_ns = monotonic_ns()
         exchange = conn.exchange
         if not count or exchange is None:
             self._ended(conn, user_ns)
@@ -230,7 +253,7 @@ class Sender:
             data = plain
         self._note_number(exchange.number)
         self._note_read((user_ns, kernel_ns, data))
-        self._pending_bytes += count
+        self.chores.pending_bytes += count
         exchange.last_ns = user_ns
         exchange.got_bytes = True
         if exchange.kept is not None:
@@ -294,6 +317,8 @@ class Sender:
         self.active.pop(exchange.number, None)
         if reused and not exchange.got_bytes and not exchange.resent:
             exchange.resent = True
+            if exchange.end is not None:
+                exchange.end.release()
             exchange.send_start_ns = exchange.sent_ns = exchange.conn = None
             self._resending += 1
             self.pool.open(exchange)
@@ -318,74 +343,8 @@ class Sender:
         self.due.closed(now_ns, follow)
         self._look_ns = 0
 
-    # ── now and then ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _tick(self, now: int) -> None:
-        self._tick_ns = now + TICK_NS
-        if now - self._paired_ns >= 100_000_000:
-            self._paired_ns = now
-            self.writer.pair_clocks()
-        limits = self.limits
-        reserve = 0 if self.due.exhausted else self._warm_share()
-        self.pool.look_after(now, reserve, ns(limits.connect_s))
-        self._expire(now)
-        self._show()
-        if self.shown[counters.STOP]:
-            self.stopped = "stopped"
-        self._drain(now)
-
-    def _show(self) -> None:
-        """Bring the shared counters up to date. The observer lag is that of the read written down last."""
-        shown = self.shown
-        if self.writer.reads and (kernel_ns := self.writer.reads[-1][1]) is not None:
-            lag = self.writer.reads[-1][0] - kernel_ns + time.time_ns() - monotonic_ns()
-            shown[counters.LAG] = lag
-            shown[counters.LAG_MAX] = max(lag, shown[counters.LAG_MAX])
-        shown[counters.IN_FLIGHT] = len(self.active)
-        shown[counters.WAITING] = len(self.waiting) + len(self.due.ready)
-        shown[counters.CONNS] = len(self.pool.by_fd)
-        shown[counters.ROWS] = self.due.rows_taken
-        shown[counters.BODIES] = self.due.bodies_taken_bytes
-
-    def _warm_share(self) -> int:
-        return max(1, self.options.prewarm // self.options.processes)
-
-    def _expire(self, now: int) -> None:
-        """End what has been silent, or has lasted, beyond its limit."""
-        limits = self.limits
-        first, idle, total = ns(limits.first_byte_s), ns(limits.idle_s), ns(limits.total_s)
-        expired: list[tuple[Exchange, Close, str]] = []
-        for exchange in self.active.values():
-            if total is not None and now - (exchange.send_start_ns or now) > total:
-                expired.append((exchange, "timeout_total", f"not finished within {limits.total_s:g} s"))
-            elif exchange.got_bytes:
-                if idle is not None and now - exchange.last_ns > idle:
-                    expired.append((exchange, "timeout_idle", f"no byte for {limits.idle_s:g} s"))
-            elif first is not None and now - (exchange.send_start_ns or now) > first:
-                expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
-        for exchange, close, error in expired:
-            self._cut(exchange, close, error, now)
-
-    def _cut(self, exchange: Exchange, close: Close, error: str | None, now: int) -> None:
+    def _cut(self, exchange: Exchange, close: Close, error: str, now: int) -> None:
         if exchange.conn is not None:
             exchange.conn.exchange = None
             self.pool.drop(exchange.conn)
         self._finish(exchange, close, error, now)
-
-    def _drain(self, now: int) -> None:
-        if not self.due.exhausted or self.waiting or self.options.drain_s is None:
-            self._drain_since_ns = None
-        elif self._drain_since_ns is None:
-            self._drain_since_ns = now
-        elif now - self._drain_since_ns > self.options.drain_s * 1e9:
-            self._cancel_all(f"still running {self.options.drain_s:g} s after the last send")
-
-    def _cancel_all(self, why: str) -> None:
-        """Cut what is in flight. What waits for a connection was never sent: it leaves no record and counts as unsent."""
-        now = monotonic_ns()
-        for exchange in list(self.active.values()):
-            self._cut(exchange, "cancelled", why, now)
-
-
-def ns(limit_s: float | None) -> int | None:
-    return None if limit_s is None else round(limit_s * 1e9)

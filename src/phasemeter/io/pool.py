@@ -10,11 +10,12 @@ import select
 from collections.abc import Callable
 
 from phasemeter.io.addresses import error_text
-from phasemeter.io.connection import OPEN, Connection, Route, close_kind
+from phasemeter.io.connection import Connection, Route, close_kind
 from phasemeter.records.capture import Close
 
 IDLE_LIMIT_NS = 30_000_000_000  # middleboxes forget silent connections: an old one is replaced rather than trusted
 RETRY_WARM_NS = 1_000_000_000
+WARM_STEP = 4  # connections begun in one go: each takes some 40 µs, and a send may be due
 EPOLLIN, EPOLLOUT = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -31,7 +32,7 @@ class Pool:
         self.route = route
         self.poll = select.epoll()
         self.by_fd: dict[int, Connection] = {}
-        self.idle: list[Connection] = []
+        self.idle: dict[Connection, None] = {}  # by when they became so
         self.connecting: dict[Connection, None] = {}
         self._at_once = at_once
         self._on_ready = on_ready
@@ -40,7 +41,7 @@ class Pool:
 
     def acquire(self) -> Connection | None:
         """An idle connection, the one used last first: it is the least likely to have been closed by the server."""
-        return self.idle.pop() if self.idle else None
+        return self.idle.popitem()[0] if self.idle else None
 
     def ensure(self, waiting: int) -> None:
         """Open connections until as many are being made as requests wait, or as may be made at once."""
@@ -100,30 +101,32 @@ class Pool:
     def keep(self, conn: Connection, now_ns: int) -> None:
         """Put an open connection aside for the next request."""
         conn.idle_since_ns = now_ns
-        self.idle.append(conn)
+        self.idle[conn] = None
 
     def drop(self, conn: Connection) -> None:
         """Close it; the system takes its descriptor out of the poll."""
         self.by_fd.pop(conn.fd, None)
-        if conn.state == OPEN and conn.exchange is None and conn in self.idle:
-            self.idle.remove(conn)
+        self.idle.pop(conn, None)
         conn.close()
 
-    def look_after(self, now_ns: int, warm: int, connect_limit_ns: int | None) -> None:
-        """Now and then: end attempts that take too long, replace idle connections that are old, keep `warm` standing ready."""
+    def look_after(self, now_ns: int, connect_limit_ns: int | None) -> None:
+        """Now and then: end attempts that take too long, let go of idle connections that are old."""
         if connect_limit_ns is not None:
             for conn in [c for c in self.connecting if now_ns - (c.connect_start_ns or now_ns) > connect_limit_ns]:
                 self.fail(conn, "timeout_connect", f"no connection to {conn.peer} within {connect_limit_ns / 1e9:g} s")
-        while self.idle and now_ns - self.idle[0].idle_since_ns > IDLE_LIMIT_NS:
-            self.drop(self.idle[0])
-        if now_ns >= self._warm_after_ns:
-            self._warm_up(now_ns, warm)
+        while self.idle and now_ns - (oldest := next(iter(self.idle))).idle_since_ns > IDLE_LIMIT_NS:
+            self.drop(oldest)
 
-    def _warm_up(self, now_ns: int, warm: int) -> None:
-        while len(self.idle) + len(self.connecting) < warm and len(self.connecting) < self._at_once:
+    def warm_up(self, now_ns: int, warm: int) -> bool:
+        """Begin a few of the connections that lack to `warm` idle ones; whether more are wanting still."""
+        for _ in range(WARM_STEP):
+            if len(self.idle) + len(self.connecting) >= warm or now_ns < self._warm_after_ns:
+                return False
+            if len(self.connecting) >= self._at_once:
+                return True
             if not self.open():
-                self._warm_after_ns = now_ns + RETRY_WARM_NS
-                return
+                self.cool(now_ns)
+        return True
 
     def cool(self, now_ns: int) -> None:
         """A connection for the warm reserve failed: not again at once."""
