@@ -18,6 +18,7 @@ from phasemeter.metrics.dialects import DIALECTS
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.timeline import Timeline
 from phasemeter.metrics.validity import RunFacts
+from phasemeter.records.evidence import Told
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.records.result import Result
@@ -131,7 +132,7 @@ def test_whatever_a_stream_was_like_there_is_a_strict_document(
     json.loads(dumps(result), parse_constant=pytest.fail)
     markdown.text(result)
     assert list(events(rows))
-    assert len(list(requests(rows, 0))) == len(rows) + 1
+    assert len(list(requests([(one, Told()) for one in rows], 0))) == len(rows) + 1
 
 
 @settings(deadline=None, max_examples=40)

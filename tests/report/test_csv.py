@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable
 
 from phasemeter.metrics.analyse import analyse_rows
-from phasemeter.records.evidence import EvidenceInstant
-from phasemeter.records.request_row import RequestRow
+from phasemeter.records.evidence import EvidenceInstant, EvidenceValue, Told
 from phasemeter.report import csv as tables
 from tests.metrics.rows import MS, row
 
@@ -24,7 +23,7 @@ def read(lines: Iterable[str]) -> list[dict[str, str]]:
 
 
 def test_failed_and_unsent_requests_have_a_line_and_empty_fields_where_nothing_was() -> None:
-    table = read(tables.requests(ROWS, 5 * MS))
+    table = read(tables.requests([(one, Told()) for one in ROWS], 5 * MS))
     assert [line["id"] for line in table] == ["a", "b", "c"]
     ok, failed, unsent = table
     assert float(ok["scheduled_s"]) == 0
@@ -40,11 +39,14 @@ def test_failed_and_unsent_requests_have_a_line_and_empty_fields_where_nothing_w
 
 
 def test_instants_stand_beside_the_clock_that_they_were_read_on() -> None:
-    def server(request: RequestRow) -> list[EvidenceInstant]:
-        at = EvidenceInstant(boundary="queue_enter", at_ns=777, source="span", clock="engine_wall")
-        return [at] if request.request_id == "a" else []
-
-    ok, failed, _ = read(tables.requests(ROWS, 0, server))
+    at = EvidenceInstant(boundary="queue_enter", at_ns=777, source="span", clock="engine_wall")
+    queue = EvidenceValue(
+        phase="queue", value_s=0.25, start="queue_enter", end="prefill_start", source="body", clock="engine_monotonic",
+        definition="",
+    )  # fmt: skip
+    server = {"a": Told(values=(queue,), instants=(at,))}
+    ok, failed, _ = read(tables.requests([(one, server.get(one.request_id, Told())) for one in ROWS], 0))
+    assert (ok["server_queue_ms"], ok["server_prefill_ms"], ok["server_evidence"]) == ("250.0", "", "body; span")
     assert (ok["queue_enter_ts"], ok["queue_enter_ts_clock"]) == ("777", "engine_wall")
     assert (failed["queue_enter_ts"], failed["queue_enter_ts_clock"]) == ("", "")
     assert (ok["first_output_received_ts"], ok["first_output_received_ts_clock"]) == (str(110 * MS), "client_monotonic")

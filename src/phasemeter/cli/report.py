@@ -81,7 +81,7 @@ def _table(which: str, run: str) -> Iterator[str]:
         yield from tables.events(analysis.rows(run))
         return
     first = min((row.due_ns for row in analysis.rows(run)), default=0)
-    yield from tables.requests(analysis.rows(run), first)
+    yield from tables.requests(analysis.rows_with_server(run), first)
 
 
 def _write(lines: Iterable[str]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from phasemeter.metrics.definitions import PER_REQUEST, value_or_reason
-from phasemeter.records.evidence import EvidenceInstant
+from phasemeter.phases.budget import durations_of
+from phasemeter.records.evidence import Told
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 
@@ -26,6 +27,7 @@ SERVER_INSTANTS = (
     ("request_arrival_ts", "arrival"), ("queue_enter_ts", "queue_enter"), ("prefill_start_ts", "prefill_start"),
     ("prefill_end_ts", "prefill_end"), ("decode_end_ts", "decode_end"),
 )  # fmt: skip
+SERVER_DURATIONS = ("queue", "prefill", "first_token", "decode", "ttft", "e2e", "ingress")  # on the server's own clock
 _OWN = (
     "id", "request_id", "phase", "worker", "workload_class", "outcome", "error", "error_text", "http_status",
     "scheduled_s", "sent_s", "first_output_s", "last_output_s", "end_s", "ttft_ms", "ttfo_ms", "tpot_ms",
@@ -39,11 +41,10 @@ REQUESTS = (
     *(column for name, _ in SERVER_INSTANTS for column in (name, f"{name}_clock")),
     "first_output_received_ts", "first_output_received_ts_clock", "first_output_received_class",
     "request_complete_ts", "request_complete_ts_clock",
+    *(f"server_{name}_ms" for name in SERVER_DURATIONS), "server_evidence",
     *(f"{name}_ms" for name in _DURATIONS),
 )  # fmt: skip
 EVENTS = ("id", "choice", "event", "t_ms", "gap_ms", "read", "tokens", "class")
-
-Instants = Callable[[RequestRow], Iterable[EvidenceInstant]]
 
 
 def _line(fields: Iterable[Any]) -> str:
@@ -72,16 +73,25 @@ def metrics(result: Result) -> Iterator[str]:
         yield _line([*fields, metric.reason])
 
 
-def requests(rows: Iterable[RequestRow], origin_ns: int, server: Instants | None = None) -> Iterator[str]:
-    """One line a request, whatever became of it. `origin_ns`: what `_s` columns count from; `server`: its own instants."""
+def requests(rows: Iterable[tuple[RequestRow, Told]], origin_ns: int) -> Iterator[str]:
+    """One line a request, whatever became of it, with what its server told. `origin_ns`: what `_s` columns count from."""
     yield _line(REQUESTS)
-    for row in rows:
-        fields = request_fields(row, origin_ns)
-        for instant in server(row) if server else ():
-            column = next((name for name, boundary in SERVER_INSTANTS if boundary == instant.boundary), None)
-            if column is not None:
-                fields[column], fields[f"{column}_clock"] = instant.at_ns, instant.clock
+    for row, told in rows:
+        fields = request_fields(row, origin_ns) | server_fields(told)
         yield _line(fields.get(column) for column in REQUESTS)
+
+
+def server_fields(told: Told) -> dict[str, Any]:
+    """The server's instants, each with its clock; its durations; and where each of these came from. First source first."""
+    fields: dict[str, Any] = {}
+    for instant in told.instants:
+        column = next((name for name, boundary in SERVER_INSTANTS if boundary == instant.boundary), None)
+        if column is not None and column not in fields:
+            fields[column], fields[f"{column}_clock"] = instant.at_ns, instant.clock
+    durations = durations_of(told.values)
+    fields |= {f"server_{name}_ms": ns / 1e6 for name, (ns, _) in durations.items()}
+    sources = [source for _, source in durations.values()] + [at.source for at in told.instants]
+    return fields | {"server_evidence": "; ".join(dict.fromkeys(sources)) or None}
 
 
 def request_fields(row: RequestRow, origin_ns: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.tokens import Tokenizer
 from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
+from phasemeter.records.evidence import Told
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 from phasemeter.runs import privacy
@@ -157,6 +158,14 @@ def rows(run: Path | str) -> Iterator[RequestRow]:
     Raises FileError when there is no run, or its files are damaged beyond a torn tail.
     """
     return iter(Rows(run))
+
+
+def rows_with_server(run: Path | str) -> Iterator[tuple[RequestRow, Told]]:
+    """The same rows, each with what its server told."""
+    found = Rows(run)
+    evidence = found.evidence()
+    for seen in found.seen():
+        yield seen.row, evidence.of(seen)
 
 
 def analyse(run: Path | str, tool: str | None = None) -> Result:

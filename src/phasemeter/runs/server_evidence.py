@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars
 
 from phasemeter.errors import FileError
-from phasemeter.records.evidence import EvidenceValue, Told
+from phasemeter.records.evidence import EvidenceInstant, EvidenceValue, Told
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.evidence_files import page_of
-from phasemeter.runs.tables import REQUESTS
+from phasemeter.runs.tables import REQUESTS, SERVER_INSTANTS
 from phasemeter.server.exposition import Page
 from phasemeter.server.headers import timings_in_headers
 from phasemeter.server.joins import Identity, SpanIndex
@@ -44,7 +45,7 @@ class Seen(msgspec.Struct, frozen=True):
     exchange: Exchange | None = None
     traceparent: str | None = None
     in_window: bool = True
-    simulated: Mapping[str, float | None] | None = None
+    simulated: Mapping[str, Any] | None = None
 
 
 def inline(exchange: Exchange | None) -> list[Timings]:
@@ -79,10 +80,11 @@ class ServerEvidence:
             identity = Identity(request_id=row.request_id, traceparent=seen.traceparent, response_id=row.response_id)
             _, spans, clash = self.index.of(identity)
             self.ambiguous += clash
-            self.joined += bool(spans)
+            self.joined += bool(spans) and row.phase == "measured"
             told = told + [timing for span in spans if (timing := timings_of(span))]
         values = tuple(value for timing in told for value in timing.values) + _simulated(seen)
-        return Told(values=values, instants=tuple(at for timing in told for at in timing.instants))
+        instants = tuple(at for timing in told for at in timing.instants) + _simulated_instants(seen)
+        return Told(values=values, instants=instants)
 
     def engines(self) -> dict[str, EngineReading]:
         """The window from the first scrape to the last, by engine; nothing with fewer than two."""
@@ -99,11 +101,12 @@ class ServerEvidence:
         return found
 
 
-def simulated_columns(run: Path) -> Iterator[dict[str, float | None]]:
-    """A simulated run's own phases, a row a request, in the table's order; nothing where it has none."""
+def simulated_columns(run: Path) -> Iterator[dict[str, Any]]:
+    """A simulated run's own phases and instants, a row a request, in the table's order; nothing where it has none."""
     table = polars.scan_parquet(run / REQUESTS)
     names = [name for name in table.collect_schema().names() if name in SIMULATED]
     if names:
+        names += [name for column, _ in SERVER_INSTANTS for name in (column, f"{column}_clock")]
         yield from table.select(names).collect().iter_rows(named=True)
 
 
@@ -130,6 +133,15 @@ def spans_of(directory: Path, warnings: list[str]) -> list[Span]:
             warnings.append(f"too_many_spans: only the first {MAX_SPANS} spans are joined")
             return spans[:MAX_SPANS]
     return spans
+
+
+def _simulated_instants(seen: Seen) -> tuple[EvidenceInstant, ...]:
+    told = seen.simulated or {}
+    return tuple(
+        EvidenceInstant(boundary=boundary, at_ns=at_ns, source=f"simulator: {column}", clock=told[f"{column}_clock"])
+        for column, boundary in SERVER_INSTANTS
+        if (at_ns := told.get(column)) is not None
+    )
 
 
 def notes_of(directory: Path) -> list[str]:
