@@ -12,6 +12,7 @@ import pytest
 
 from phasemeter.cli.main import run
 from phasemeter.metrics.analyse import analyse_rows
+from phasemeter.records.evidence import Told
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
@@ -33,6 +34,10 @@ def known_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def analyse(path: str, definitions: str = "phasemeter/1", tool: str | None = None) -> Result:
         return analyse_rows(rows(path), Manifest(rate_per_s=20.0), tool=tool)
 
+    def rows_with_server(path: str) -> Iterator[tuple[RequestRow, Told]]:
+        return ((one, Told()) for one in rows(path))
+
+    analysis.rows_with_server = rows_with_server  # type: ignore[attr-defined]
     analysis.rows = rows  # type: ignore[attr-defined]
     analysis.analyse = analyse  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "phasemeter.runs.analysis", analysis)
