@@ -85,7 +85,7 @@ class Served:
         self.scheme = "http"
         self.requests: list[Request] = []
         self.paths: list[str] = []
-        self.numbers = iter(range(1 << 60))
+        self.numbers: dict[str, int] = {}
         self.connections = 0
         self.heads: list[bytes] = []
 
@@ -208,8 +208,8 @@ def _sglang(request: Request, words: list[str], served: Served) -> list[bytes]:
 
 Build = Callable[[Request, list[str], Served], list[bytes]]
 SPOKEN: dict[str, tuple[Build, str]] = {
-    "/chat/completions": (_openai, EVENTS), "/v1/completions": (_openai, EVENTS), "/messages": (_anthropic, EVENTS),
-    "/responses": (_responses, EVENTS), "/api/chat": (_ollama, LINES), "/api/generate": (_ollama, LINES),
+    "/v1/chat/completions": (_openai, EVENTS), "/v1/completions": (_openai, EVENTS), "/v1/messages": (_anthropic, EVENTS),
+    "/v1/responses": (_responses, EVENTS), "/api/chat": (_ollama, LINES), "/api/generate": (_ollama, LINES),
     "/completion": (_llamacpp, EVENTS), "/generate_stream": (_tgi, EVENTS), "/generate": (_sglang, EVENTS),
 }  # fmt: skip
 
@@ -262,13 +262,14 @@ class _Line:
 
     async def _text(self, path: str, headers: Mapping[str, str], raw: bytes) -> bool:
         served, behaviour = self.served, self.served.behaviour
-        spoken = next((SPOKEN[tail] for tail in SPOKEN if path.endswith(tail)), None)
+        spoken = SPOKEN.get(path)
         if spoken is None:
             await self._say(404, json.dumps({"detail": "Not Found"}))
             return True
         body = json.loads(raw)
-        own = "traceparent" in headers
-        request = Request(path, headers, body, next(served.numbers) if own else None, raw)
+        own = headers.get("traceparent")  # a re-send has the number of what it repeats
+        number = None if own is None else served.numbers.setdefault(own, len(served.numbers))
+        request = Request(path, headers, body, number, raw)
         served.requests.append(request)
         refused = next((name for name in behaviour.refuses if name in body), None)
         if behaviour.key is not None and not self._allowed(headers):

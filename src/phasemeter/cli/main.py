@@ -50,6 +50,7 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
         version=__version__,
         help_format="plaintext",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # `run` says it, and nothing is swallowed on the way
     )
     for name, (target, text) in VERBS.items():
         if name == wanted:

@@ -5,6 +5,7 @@ Lives here: which path tells what, for each engine. Must not live here: a guess 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,35 +45,52 @@ def answer(capture: Capture) -> tuple[int | None, bytes]:
     return reader.status, body
 
 
-def _json(target: Target, path: str) -> Mapping[str, Any] | None:
-    status, body = answer(fetch(msgspec.structs.replace(target, limits=PATIENCE), "GET", path))
-    if status != 200 or len(body) > LARGEST_ANSWER_BYTES:
-        return None
-    try:
-        told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return told if isinstance(told, dict) else None
+class Asker:
+    """Asks a server for its own pages. `first`: what the first one came to. A server that keeps silent is asked no more."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = msgspec.structs.replace(target, limits=PATIENCE)
+        self._silent = False
+        self.first: Capture | None = None
+        self.first_status: int | None = None
+
+    def page(self, path: str) -> bytes | None:
+        """A page's body, or None."""
+        if self._silent:
+            return None
+        capture = fetch(self._target, "GET", path)
+        status, body = answer(capture)
+        if self.first is None:
+            self.first, self.first_status = capture, status
+        self._silent = status is None
+        return body if status == 200 and len(body) <= LARGEST_ANSWER_BYTES else None
+
+    def json(self, path: str) -> Mapping[str, Any] | None:
+        try:
+            told = msgspec.json.decode(self.page(path) or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return told if isinstance(told, dict) else None
 
 
-def identify(target: Target, endpoint: Endpoint) -> Identity:
+def identify(asker: Asker, endpoint: Endpoint) -> Identity:
     """Ask for the model list, then what the engine that it names tells of itself. Silence is no error."""
     found = Identity()
     if endpoint.api.startswith("ollama"):
-        _ollama(found, target, endpoint)
+        _ollama(found, asker, endpoint)
         return found
     if endpoint.api == "tgi.generate_stream":
-        _tgi(found, target, endpoint)
+        _tgi(found, asker, endpoint)
         return found
-    _model_list(found, target, f"{endpoint.base}/models")
+    _model_list(found, asker, f"{endpoint.base}/models")
     engine = found.fields.get("engine") or NATIVE.get(endpoint.api)
     ask = ENGINES.get(engine or "", _version)
-    ask(found, target, endpoint)
+    ask(found, asker, endpoint)
     return found
 
 
-def _model_list(found: Identity, target: Target, path: str) -> None:
-    told = _json(target, path)
+def _model_list(found: Identity, asker: Asker, path: str) -> None:
+    told = asker.json(path)
     listed = told.get("data") if told else None
     if not isinstance(listed, list):
         return
@@ -94,16 +112,16 @@ NATIVE = {"llamacpp.completion": "llama.cpp", "sglang.generate": "sglang"}
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "library": "ollama", "trtllm": "tensorrt-llm"}
 
 
-def _version(found: Identity, target: Target, endpoint: Endpoint) -> None:
+def _version(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     path = f"{endpoint.root}/version"
-    told = _json(target, path)
+    told = asker.json(path)
     if told and isinstance(told.get("version"), str):
         found.tell(f"GET {path}", engine_version=told["version"])
 
 
-def _llamacpp(found: Identity, target: Target, endpoint: Endpoint) -> None:
+def _llamacpp(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     path = f"{endpoint.root}/props"
-    told = _json(target, path)
+    told = asker.json(path)
     if not told:
         return
     build = told.get("build_info")
@@ -118,9 +136,9 @@ def _llamacpp(found: Identity, target: Target, endpoint: Endpoint) -> None:
         found.tell(f"GET {path}", quantisation=kind if kind[:1] in "QqFfBbIi" else None)
 
 
-def _sglang(found: Identity, target: Target, endpoint: Endpoint) -> None:
+def _sglang(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     path = f"{endpoint.root}/get_server_info"
-    told = _json(target, path)
+    told = asker.json(path)
     if not told:
         return
     found.tell(
@@ -138,13 +156,24 @@ def _sglang(found: Identity, target: Target, endpoint: Endpoint) -> None:
     )
 
 
-def _vllm(found: Identity, target: Target, endpoint: Endpoint) -> None:
-    _version(found, target, endpoint)
+def _vllm(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
+    _version(found, asker, endpoint)
+    path = f"{endpoint.root}/metrics"
+    line = CACHE_CONFIG.search((asker.page(path) or b"").decode("utf-8", "replace"))
+    labels = dict(LABEL.findall(line[1])) if line else {}
+    caching = {"True": "on", "False": "off"}.get(labels.get("enable_prefix_caching", ""))
+    kept = [f"{name} {labels[name]}" for name in ("block_size", "cache_dtype", "num_gpu_blocks") if labels.get(name)]
+    found.tell(f"GET {path}", prefix_cache=caching, kv_policy="paged: " + ", ".join(kept) if kept else None)
 
 
-def _tgi(found: Identity, target: Target, endpoint: Endpoint) -> None:
+# vllm:cache_config_info is a gauge of 1 whose labels are the cache's settings (vllm/v1/metrics/loggers.py)
+CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\} ", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def _tgi(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     path = f"{endpoint.root}/info"
-    told = _json(target, path)
+    told = asker.json(path)
     if told:
         found.tell(
             f"GET {path}",
@@ -156,18 +185,18 @@ def _tgi(found: Identity, target: Target, endpoint: Endpoint) -> None:
         )
 
 
-def _ollama(found: Identity, target: Target, endpoint: Endpoint) -> None:
+def _ollama(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     found.tell("--api", engine="ollama")
-    told = _json(target, f"{endpoint.root}/api/version")
+    told = asker.json(f"{endpoint.root}/api/version")
     if told:
         found.tell("GET /api/version", engine_version=told.get("version"))
-    listed = (_json(target, f"{endpoint.root}/api/tags") or {}).get("models")
+    listed = (asker.json(f"{endpoint.root}/api/tags") or {}).get("models")
     if isinstance(listed, list):
         names = [entry["name"] for entry in listed if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         found.models = tuple(dict.fromkeys([*names, *(name.removesuffix(":latest") for name in names)]))
 
 
-ENGINES: dict[str, Callable[[Identity, Target, Endpoint], None]] = {
+ENGINES: dict[str, Callable[[Identity, Asker, Endpoint], None]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "llama.cpp": _llamacpp,

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from phasemeter.errors import UserError
+from phasemeter.errors import NetworkError, ServerError, UserError
 from phasemeter.io import descriptor_limit
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.conversation_turns import WITH_MESSAGES
+from phasemeter.runs.privacy import hidden, secrets_of
 from phasemeter.runs.probe import Probed, probe
 from phasemeter.runs.prompt_source import PromptSource, read_prompt_file
 from phasemeter.runs.settings import Settings, settings_of
@@ -54,7 +55,7 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
     for words in (*settings.notes, *_about(rows, settings.spec)):
         note(words)
-    probed = probe(settings)
+    probed = _probed(settings)
     for words in probed.notes:
         note(words)
     spec = msgspec.structs.replace(settings.spec, models=probed.models, ignore_eos=probed.ignore_eos)
@@ -72,6 +73,16 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
         settings=settings, probed=probed, source=source, output=output,
         prompt_set=source.identity(_drawn_from(spec), [Path(asked.trace)] if asked.trace else []),
     )  # fmt: skip
+
+
+def _probed(settings: Settings) -> Probed:
+    """The probe's findings; a server's words are repeated without what they echo of a secret."""
+    secrets = secrets_of(settings)
+    try:
+        probed = probe(settings)
+    except (NetworkError, ServerError) as refused:
+        raise type(refused)(hidden(str(refused), secrets)) from None
+    return msgspec.structs.replace(probed, notes=tuple(hidden(words, secrets) for words in probed.notes))
 
 
 def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:

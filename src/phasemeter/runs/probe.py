@@ -18,7 +18,7 @@ from phasemeter.io.fetch import fetch
 from phasemeter.io.target import Limits
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
-from phasemeter.runs.identify import Identity, identify
+from phasemeter.runs.identify import Asker, Identity, identify
 from phasemeter.runs.settings import Settings
 from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
 from phasemeter.workload.bodies import BodyOptions, Content, body
@@ -74,8 +74,9 @@ def probe(settings: Settings) -> Probed:
 
     Raises UnreachableError, RefusedError or UserError: exit 2, nothing was measured.
     """
-    _reach(settings)
-    identity = identify(settings.target, settings.endpoint)
+    asker = Asker(settings.target)
+    identity = identify(asker, settings.endpoint)
+    _check_reached(settings, asker)
     models = _models(settings, identity)
     _check_context(settings, identity)
     state = _State(body=settings.body, ignore_eos=settings.ignore_eos is not False)
@@ -99,14 +100,17 @@ def probe(settings: Settings) -> Probed:
     )
 
 
-def _reach(settings: Settings) -> None:
-    """One connection, so that a wrong host or port is told as such."""
-    capture = fetch(settings.target, "GET", f"{settings.endpoint.base}/models")
-    if capture.close == "refused" or (capture.close == "timeout_connect"):
+def _check_reached(settings: Settings, asker: Asker) -> None:
+    """Raises for a wrong host or port, a certificate that nobody vouches for, a key that is refused."""
+    capture = asker.first
+    if capture is not None and capture.close in {"refused", "timeout_connect"}:
         words = capture.error or "no answer"
-        raise UnreachableError(
-            f"{settings.url}: can't connect: {words}: is the server running, and is this its address?"
-        )
+        hint = "is the server running, and is this its address?"
+        if "certificate" in words.lower():
+            hint = "trust it with --ca-file FILE, or don't check it with --insecure"
+        raise UnreachableError(f"{settings.url}: can't connect: {words}: {hint}")
+    if asker.first_status in {401, 403} and not settings.models:
+        raise RefusedError(f"{settings.endpoint.url}: the server answers {asker.first_status}{HINTS[asker.first_status]}")
 
 
 def _needs_lengths(settings: Settings) -> bool:
@@ -175,7 +179,10 @@ def _try(settings: Settings, state: _State, model: str | None, tokens: int) -> b
         if 400 <= status < 500 and status not in {408, 429}:
             _adapt(settings, state, exchange)
             continue
-        if exchange.failure in {"unreadable_response", "malformed_http"} or 300 <= status < 400:
+        if 300 <= status < 400:
+            where = dict(exchange.headers).get("location", "another place")
+            raise RefusedError(f"{settings.endpoint.url}: redirects ({status}) to {where}: give that address itself")
+        if exchange.failure in {"unreadable_response", "malformed_http"}:
             raise RefusedError(f"{settings.endpoint.url}: this is not {settings.endpoint.api}: {exchange.failure_text}")
         tries += 1
         if tries == TRIES or (exchange.failure or "").startswith("timeout"):

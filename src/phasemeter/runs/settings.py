@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,6 +34,7 @@ from phasemeter.workload.plan import (
     parse_prefix,
 )
 
+Number = TypeVar("Number", int, float)
 DEFAULT_REQUESTS, DEFAULT_INPUT, DEFAULT_OUTPUT = 100, "256", "64"
 ANTHROPIC_VERSION = "2023-06-01"  # the only version header that API has had
 
@@ -67,6 +69,8 @@ def settings_of(url: str, asked: Asked) -> Settings:
     endpoint = urls.endpoint(url, api)
     spec = _spec(asked, contract, api)
     check(spec)
+    if asked.processes < 1:
+        raise UserError(f"--processes {asked.processes}: has to be 1 or more")
     headers, secrets = _headers(asked, endpoint)
     if asked.ca_file and not Path(asked.ca_file).is_file():
         raise FileError(f"{asked.ca_file}: no such file of certificates")
@@ -108,14 +112,19 @@ def _contract(file: str | None) -> Any:
     return load("phasemeter.contract.model").parse(text, file)
 
 
+def told(option: str, text: str, read: Callable[[str], Number]) -> Number:
+    """`text` as `read` understands it. Raises UserError that names the option."""
+    try:
+        return read(text)
+    except UserError as wrong:
+        raise UserError(f"--{option}: {wrong}") from wrong
+
+
 def _limits(asked: Asked) -> Limits:
     def limit(option: str, text: str | None) -> float | None:
         if text is None or text.strip().lower() in {"none", "off", "inf"}:
             return None
-        try:
-            seconds = units.duration_s(text)
-        except UserError as wrong:
-            raise UserError(f"--{option}: {wrong}") from wrong
+        seconds = told(option, text, units.duration_s)
         if not seconds > 0:
             raise UserError(f'--{option} {text}: has to be longer than 0 ("none" is no limit)')
         return seconds
@@ -139,7 +148,7 @@ def _arrivals(asked: Asked, declared: Any) -> Arrivals:
         return parse_arrivals(asked.arrivals, asked.rate)
     if asked.concurrency is None and declared is not None:
         return arrivals_of_contract(declared)
-    think_s = units.duration_s(asked.think_time) if asked.think_time else 0.0
+    think_s = told("think-time", asked.think_time, units.duration_s) if asked.think_time else 0.0
     return Arrivals(kind="closed", think_s=think_s)
 
 
@@ -170,8 +179,8 @@ def _spec(asked: Asked, contract: Any, api: str) -> WorkloadSpec:
     )
     if asked.trace is not None and outputs is None:
         outputs = parse_lengths(DEFAULT_OUTPUT)  # for rows that say none
-    duration_s = units.duration_s(asked.duration) if asked.duration else None
-    requests = units.count(asked.requests) if asked.requests else None
+    duration_s = told("duration", asked.duration, units.duration_s) if asked.duration else None
+    requests = told("requests", asked.requests, units.count) if asked.requests else None
     if requests is None and duration_s is None and arrivals.kind != "trace" and asked.trace is None:
         requests = DEFAULT_REQUESTS
     warmup_requests, warmup_s = _warmup(asked.warmup, arrivals, concurrency)
@@ -192,7 +201,7 @@ def _spec(asked: Asked, contract: Any, api: str) -> WorkloadSpec:
         classes=_classes(contract) if asked.input_tokens is None and asked.output_tokens is None else (),
         prefix_groups=groups,
         prefix_tokens=prefix_tokens,
-        turns=units.count(asked.turns) if asked.turns else 1,
+        turns=told("turns", asked.turns, units.count) if asked.turns else 1,
     )
 
 
@@ -202,7 +211,7 @@ def _warmup(text: str | None, arrivals: Arrivals, concurrency: int | None) -> tu
         return (concurrency or 1) if arrivals.kind == "closed" else 2, None
     if text.strip().isdigit():
         return int(text), None
-    seconds = units.duration_s(text)
+    seconds = told("warmup", text, units.duration_s)
     if arrivals.kind in {"closed", "trace", "inf"}:
         raise UserError(f"--warmup {text}: a time needs arrivals by rate; give a number of requests instead")
     return 0, seconds
@@ -228,7 +237,7 @@ def _ignore_eos(asked: Asked) -> bool | None:
 
 
 def _drain(text: str | None) -> float | None:
-    return None if text is None or text.strip().lower() == "all" else units.duration_s(text)
+    return None if text is None or text.strip().lower() == "all" else told("drain", text, units.duration_s)
 
 
 # ---- bodies and headers
