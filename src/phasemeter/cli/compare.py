@@ -25,6 +25,7 @@ def compare(
     metric: str | None = None,
     seed: int = 0,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    html: Path | None = None,
 ) -> int:
     """Compare B with A: runs, directories of repeated runs, or other tools' files. Exit code 3: can't be compared.
 
@@ -42,11 +43,15 @@ def compare(
         Of the resampling: the same seed gives the same intervals.
     as_json
         One JSON document on stdout.
+    html
+        Write the comparison as one HTML file, too.
 
     Examples:
         phasemeter compare runs/old runs/new --varying engine.version
         phasemeter compare profile_export_aiperf.json bench.json --metric inter_token_latency=tpot
         phasemeter compare runs/a runs/b --json
+
+      phasemeter compare runs/a runs/b --html comparison.html
     """
     fields = [name for item in varying or () for name in item.split(",") if name.strip()]
     foreign = [None if path.is_dir() else read_one(path) for path in (a, b)]
@@ -61,6 +66,9 @@ def compare(
         asked = (first.strip(), (second if equals else first).strip())
     generator = load("numpy").random.default_rng(seed)
     report = load("phasemeter.comparison.report").compare(*sides, generator, fields, asked)
+    if html is not None:
+        text = load("phasemeter.report.html.compare_page").compare_page(report, *sides)
+        load("phasemeter.report.html.write").write_page(text, html)
     if as_json:
         print(json.dumps(document_of(report), allow_nan=False, ensure_ascii=False))
     else:

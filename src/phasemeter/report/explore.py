@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -106,7 +105,10 @@ LUMP = (
     "All of its TTFT stands under prefill here: a client can't tell queue, prefill and delivery apart, so move what you know"
     " of them to their own sliders. Limits start at its p95."
 )
-EXAMPLE = "An example: TTFT 450 ms, 120 tokens, 25 ms a token: 0.45 s + 119 × 0.025 s = 3.425 s. `phasemeter explore RUN` starts from a run."
+EXAMPLE = (
+    "An example: TTFT 450 ms, 120 tokens, 25 ms a token: 0.45 s + 119 × 0.025 s = 3.425 s."
+    " `phasemeter explore RUN` starts from a run."
+)
 
 
 def explore_page(run: Path | None = None) -> str:
@@ -138,8 +140,11 @@ def explore_page(run: Path | None = None) -> str:
             tag("p", tag("button", "Back to the start", type="button", id="explore-reset", class_="quiet")),
             data("explore-data", {"start": msgspec.to_builtins(start)}),
         )),
-        ("picture", "Picture", section("picture", "Two phases, one budget", tag("div", id="explore-picture", class_="picture scroll", tabindex="0",
-                                       role="region", aria_label="Picture of prefill, state and decode"))),
+        ("picture", "Picture", section(
+            "picture", "Two phases, one budget",
+            tag("div", id="explore-picture", class_="picture scroll", tabindex="0", role="region",
+                aria_label="Picture of prefill, state and decode"),
+        )),
         ("lengths", "Lengths", section(
             "lengths", "Lengths",
             tag("div", tag("figure", tag("h3", "End to end against output length"), tag("div", id="explore-curve", class_="chart")),

@@ -55,7 +55,7 @@ def unit_of(metric: Mapping[str, Any]) -> tuple[float, str]:
     return (1.0, "s") if largest >= 10 else (1e3, "ms")
 
 
-def cell(document: Document, name: str, label: str) -> Markup:
+def cell(document: Document, name: str, label: str, *, unit_too: bool = False) -> Markup:
     """One percentile (or the mean) with its interval, to be copied with its definition."""
     metric = document["metrics"][name]
     factor, unit = unit_of(metric)
@@ -75,7 +75,11 @@ def cell(document: Document, name: str, label: str) -> Markup:
     told += f", 95 % interval {interval} {unit}".rstrip() if interval else ""
     told += f", n = {metric['n']}: {metric['definition']} ({document.get('definitions')})"
     star = tag("span", "*", title="too few samples for this percentile") if flag == "few_samples" else None
-    return Markup(figure(text, told) + (star or "") + (tag("span", interval, class_="ci") if interval else ""))
+    return Markup(
+        figure(f"{text} {unit}" if unit_too else text, told)
+        + (star or "")
+        + (tag("span", interval, class_="ci") if interval else "")
+    )
 
 
 def latency_table(document: Document, names: list[str], caption: str) -> Markup:

@@ -55,7 +55,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
         plain = key.rstrip("_").replace("_", "-")
         words.append(f" {plain}" if value is True else f' {plain}="{escape(clean(str(value)), quote=True)}"')
     if name in VOID:
-        return Markup(f"<{name}{''.join(words)}>")
+        return Markup(f"<{name}{''.join(words)} />")  # the slash is what ends an element of SVG
     return Markup(f"<{name}{''.join(words)}>{html(children)}</{name}>")
 
 

@@ -173,7 +173,8 @@ def searched(search: Mapping[str, Any]) -> list[Markup | None]:
 
 def runs(points: Sequence[Point]) -> Markup:
     """A line a run: load, verdict, balance, headline latencies."""
-    names = ("ttft_from_due", "ttft", "tpot", "e2e")
+    on_schedule = any(offered(result)[1].startswith("req/s") for _, result in points)
+    names = ("ttft_from_due" if on_schedule else "ttft", "tpot", "e2e")
     used = [name for name in names if any((result["metrics"].get(name) or {}).get("n") for _, result in points)]
     rows = []
     for name, result in points:
@@ -181,14 +182,14 @@ def runs(points: Sequence[Point]) -> Markup:
         verdict = (result.get("validity") or {}).get("verdict") or "unknown"
         kept = standing.contract_of(result)
         cells = [
-            [latency.cell(result, metric, label) if metric in result["metrics"] else DASH]
+            latency.cell(result, metric, label) if metric in result["metrics"] else DASH
             for metric in used
             for label in ("p50", "p95")
         ]
         rows.append([
             name, f"{number(at)} {unit}" if at is not None else "",
             [standing.pill(verdict, verdict), standing.pill(kept["verdict"], kept["verdict"]) if kept else None],
-            standing.balance(result), *cells,
+            tag("span", f"{result['outcomes']['ok']:,} of {result['outcomes']['scheduled']:,} ok", title=standing.balance(result)), *cells,
         ])  # fmt: skip
     head = ["run", "load", "verdict", "requests", *(f"{metric} {label}" for metric in used for label in ("p50", "p95"))]
     return table(head, rows, "Every run of the series; latencies in ms (s from 10 s on)", "words")

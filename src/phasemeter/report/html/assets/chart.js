@@ -76,7 +76,7 @@ const drawSeries = (g, s, i, x, y, log) => {
   s.x.forEach((v, k) => {
     if (s.y[k] === null) return;
     P.svg('path', { class: `dots ${tone}`, d: point(SHAPES[i % 3], x(v), y(s.y[k]), 3.2) }, g);
-    if (s.lo && s.lo[k] !== null && s.hi[k] !== null) P.svg('path', { class: `line thin ${tone}`, d: `M${x(v)} ${y(s.lo[k])}V${y(s.hi[k])}m-4 0h8M${x(v) - 4} ${y(s.lo[k])}h8` }, g);
+    for (const bound of s.lo ? [s.lo[k], s.hi[k]] : []) if (bound !== null) P.svg('path', { class: `line thin ${tone}`, d: `M${x(v)} ${y(s.y[k])}V${y(bound)}m-4 0h8` }, g);
   });
 };
 
