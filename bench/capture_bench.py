@@ -1,4 +1,4 @@
-"""How far our stamps are from the truth, how late we send, and what it costs: `make bench` or `python bench/capture_bench.py`.
+"""How far our stamps are from the truth, and what capturing costs: `make bench` or `python bench/capture_bench.py`.
 
 Figures are quantiles of error against a server that logs its own writes on the same clock, and ratios of CPU against a
 frozen bare loop and an aiohttp client, interleaved. Absolute times depend on the machine and on what else it does.
@@ -125,18 +125,6 @@ def stamps(folder: Path, streams: int, tokens: int, gap_ms: float) -> None:
     print(f"  events that a later one in the same read hides: {merged} of {total}")
 
 
-def lateness(folder: Path, rate: float, count: int) -> None:
-    with truth_server(folder / f"truth-{rate:g}.log", ttft_ms=20, gap_ms=5) as port:
-        directory = capture(folder / f"rate-{rate:g}", port, plan(count, 1000 / rate, 4), LoadOptions(prewarm=16))
-    sent = sorted(c.send_start_ns for c in directory.captures() if c.send_start_ns is not None)
-    late = [float((c.send_start_ns or 0) - c.due_ns) for c in directory.captures()]
-    gaps = [b - a for a, b in pairwise(sent)]
-    print(
-        f"constant {rate:g} req/s: {len(sent)} of {count} sent, CV {statistics.pstdev(gaps) / statistics.mean(gaps):.3f} (target < 0.05)"
-    )
-    spread("send_start − due", late, "p50 < 0.15, p99 < 0.5")
-
-
 def child_cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -176,15 +164,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--gap-ms", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["truth", "lateness", "cost"])
+    parser.add_argument("--only", choices=["truth", "cost"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         if options.only in (None, "truth"):
             stamps(folder, options.streams, options.tokens, options.gap_ms)
-        if options.only in (None, "lateness"):
-            lateness(folder, 200, 2000)
-            lateness(folder, 500, 5000)
         if options.only in (None, "cost"):
             cost(folder, options.streams, options.tokens, options.rounds)
 

@@ -1,7 +1,7 @@
 """The machine's own floor for lateness: a bare loop that waits with `select` and sends one request at each due instant.
 
 It keeps nothing, reads into a bin, and has no other work, so what it is late by is the machine: other processes, the scheduler,
-the price of a wake-up. `python bench/lateness_floor.py PORT RATE COUNT` prints one lateness a line, in ns.
+the price of a wake-up. `python bench/lateness_floor.py PORT < OFFSETS` (ns, one a line) prints one lateness a line, in ns.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import socket
 import sys
 import time
 
-SOCKETS = 64
+from phasemeter.io.worker_main import finer_timer
+
+SOCKETS = 256
 SPIN_NS = 100_000
 
 
 def main() -> None:
-    port, rate, count = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    port, offsets = int(sys.argv[1]), [int(line) for line in sys.stdin]
     body = b'{"model":"truth","stream":true,"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}'
     request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-    with open("/proc/self/timerslack_ns", "w", encoding="ascii") as file:
-        file.write("1")
+    finer_timer()
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(SOCKETS)]
     poll = select.epoll()
     for sock in sockets:
@@ -30,9 +31,9 @@ def main() -> None:
         poll.register(sock.fileno(), select.EPOLLIN)
     by_fd = {sock.fileno(): sock for sock in sockets}
     gc.disable()
-    start, gap, late = time.monotonic_ns() + 50_000_000, 1e9 / rate, []
-    for i in range(count):
-        due = start + round(i * gap)
+    start, late = time.monotonic_ns() + 50_000_000, []
+    for i, offset in enumerate(offsets):
+        due = start + offset
         while (left := due - time.monotonic_ns()) > 0:
             if left > SPIN_NS:
                 select.select([poll], (), (), (left - SPIN_NS) / 1e9)
