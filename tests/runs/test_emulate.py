@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +45,27 @@ def test_what_is_planned_on_the_wall_clock_is_what_the_plan_says(tmp_path: Path)
     assert truth.planned_ns[0] - truth.scheduled_ns == 20_000_000
     assert {b - a for a, b in pairwise(truth.planned_ns)} == {5_000_000}
     assert all(w is not None and w >= p for p, w in zip(truth.planned_ns, truth.written_ns, strict=True))
+
+
+def test_a_client_that_leaves_frees_its_blocks_at_the_next_step() -> None:
+    plan = PLAN.replace("{fixed: 8}", "{fixed: 4000}").replace("hardware: H100", "hardware: H100\n  kv_tokens: 8000")
+    server = emulator(parse_plan(plan), "plan.yaml", host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        body = json.dumps({"messages": [{"role": "user", "content": "a b c"}], "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", server.server.port), timeout=5) as sock:
+            sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            sock.recv(4096)
+            assert server.engine.load()[0] == 1
+        for _ in range(500):
+            if server.engine.load()[:2] == (0, 0):
+                break
+            time.sleep(0.01)
+        assert server.engine.load() == (0, 0, 0.0) and server.metrics.success["abort"] == 1
+    finally:
+        server.stop()
+        thread.join(10)
 
 
 def test_an_unknown_fault_in_a_plan_is_named() -> None:

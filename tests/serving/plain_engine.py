@@ -95,6 +95,9 @@ class PlainEngine:
         del self.kv[request_id]
         self._start(now_ns)
 
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        return False  # nobody leaves
+
     def load(self) -> tuple[int, int, float]:
         prefilling = len(self.step[2]) if self.step else 0
         return len(self.running) + prefilling, len(self.waiting), sum(self.kv.values()) / self.kv_tokens

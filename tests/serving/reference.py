@@ -40,6 +40,7 @@ class Reference:
         self.waiting: list[Flat] = []
         self.running: list[Flat] = []
         self.preempted = False
+        self.gone: list[str] = []
 
     def blocks_for(self, tokens: int) -> int:
         return (tokens + self.block - 1) // self.block
@@ -64,8 +65,17 @@ class Reference:
         self.waiting.remove(flat)
         self.running.append(flat)
 
-    def run(self, requests: list[Request]) -> list[Flat]:
+    def abort(self, request_id: str) -> None:
+        for queue in (self.waiting, self.running):
+            for flat in [f for f in queue if f.request.request_id == request_id]:
+                queue.remove(flat)
+                self.free += flat.blocks
+                self.gone.append(request_id)
+
+    def run(self, requests: list[Request], aborts: list[tuple[int, str]] | None = None) -> list[Flat]:
+        """`aborts`: (ns, request id) in order; each takes effect at the first step's start at or after its instant."""
         coming = [Flat(request) for request in requests]
+        leaving = list(aborts or ())
         done: list[Flat] = []
         t = 0
         while coming or self.waiting or self.running:
@@ -73,6 +83,10 @@ class Reference:
                 t = max(t, ticks_of_ns(coming[0].request.arrival_ns))
             while coming and ticks_of_ns(coming[0].request.arrival_ns) <= t:
                 self.waiting.append(coming.pop(0))
+            while leaving and ticks_of_ns(leaving[0][0]) <= t:
+                self.abort(leaving.pop(0)[1])
+            if not self.waiting and not self.running:
+                continue
             self.preempted = False
             work: list[tuple[Flat, int]] = getattr(self, self.policy)()
             assert work

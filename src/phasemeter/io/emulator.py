@@ -41,6 +41,7 @@ class Serving(Protocol):
     def submit(self, now_ns: int, request: Request) -> None: ...
     def due_ns(self) -> int | None: ...
     def advance(self, now_ns: int) -> list[Event]: ...
+    def abort(self, now_ns: int, request_id: str) -> bool: ...
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV in use)."""
 
@@ -107,7 +108,7 @@ class Emulator:
         self.timers: list[tuple[int, int, Stream]] = []
         self.order = itertools.count()
         self.served = 0
-        self.stopping = False
+        self.stopping = self.closed = False
 
     def stop(self) -> None:
         """End `run` soon; may be called from a signal handler or another thread."""
@@ -144,6 +145,7 @@ class Emulator:
             self._settle(stream)
 
     def close(self) -> None:
+        self.closed = True
         for stream in list(self.streams.values()):
             self._gone(stream.connection)
         self.server.close()
@@ -303,6 +305,10 @@ class Emulator:
             return
         stream.outcome = "client_gone"
         self._forget(stream)
+        if not self.closed:
+            now = clock()
+            self._advance(now)
+            self.engine.abort(now, stream.response_id)  # its sequence and its blocks are free from the next step on
 
     def _forget(self, stream: Stream) -> None:
         end = clock()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from phasemeter.serving.events import Event, Finished, Prefilled, Pull, Truth
+from phasemeter.serving.events import Aborted, Event, Finished, Prefilled, Pull, Truth
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.routers import Router, shortest_queue
 from phasemeter.serving.sequence import Request
@@ -25,6 +25,9 @@ class Serving(Protocol):
     def submit(self, now_ns: int, request: Request) -> None: ...
     def due_ns(self) -> int | None: ...
     def advance(self, now_ns: int) -> list[Event]: ...
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        """Called off; False: it isn't here."""
+
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV in use)."""
 
@@ -74,11 +77,15 @@ class Replicas:
                 continue
             for event in engine.advance(now_ns):
                 told.append(event)
-                if isinstance(event, Finished):
+                if isinstance(event, Finished | Aborted):
                     self.outstanding[at] -= 1
         if len(self.engines) > 1:
             told.sort(key=lambda event: event.at_ns)
         return told
+
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        """Its engine drops it at its next step."""
+        return any(engine.abort(now_ns, request_id) for engine in self.engines)
 
     def load(self) -> tuple[int, int, float]:
         return together([engine.load() for engine in self.engines])
@@ -100,6 +107,9 @@ class _Moving(msgspec.Struct):
     target: int = 0
     pull_ns: int = 0
     delivered_ns: int = 0
+    out: bool = False  # of its prefill engine, if not of the last stage
+    arrived: bool = False  # its KV is on the decode engine
+    gone: bool = False  # called off between the two engines
 
 
 class Split:
@@ -136,6 +146,16 @@ class Split:
         self.in_prefill[at] += 1
         self.moving[request.request_id] = _Moving(request, at)
 
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        """Out of the engine it is in; on its way out of prefill's stages, when it arrives. KV that was not pulled is freed."""
+        moving = self.moving.get(request_id)
+        if moving is None:
+            return False
+        if moving.prefill is not None:
+            return self.decode[moving.target].abort(now_ns, request_id)
+        moving.gone = moving.out or not self.prefill[moving.source].abort(now_ns, request_id)
+        return True
+
     def due_ns(self) -> int | None:
         engines = [engine.due_ns() for engine in (*self.prefill, *self.decode)]
         return earliest([*engines, self.pending[0][0] if self.pending else None])
@@ -156,7 +176,12 @@ class Split:
 
     def _from_prefill(self, at: int, events: list[Event], told: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Prefilled | Finished):  # finished: one token was all it wanted, its KV is gone
+            if isinstance(event, Aborted):
+                self.in_prefill[at] -= 1
+                del self.moving[event.request_id]
+                told.append(event)
+            elif isinstance(event, Prefilled | Finished):  # finished: one token was all it wanted, its KV is gone
+                self.moving[event.request_id].out = True
                 heapq.heappush(self.pending, (event.at_ns + self._stage_delay_ns(event.truth), next(self.order), event))
             else:
                 told.append(event)
@@ -170,13 +195,18 @@ class Split:
             self.prefill[moving.source].release(moving.delivered_ns, event.request_id)
             self.in_prefill[moving.source] -= 1
             self.decode[moving.target].delivered(moving.delivered_ns, event.request_id)
+            moving.arrived = True
+            if moving.gone:
+                del self.moving[event.request_id]
 
     def _stage_delay_ns(self, truth: Truth) -> int:
         """From leaving the first stage, where the engine paces, to leaving the last."""
         return (self.stages - 1) * (truth.prefill_end_ns - truth.prefill_start_ns)
 
     def _prefilled(self, event: Prefilled | Finished, told: list[Event]) -> None:
-        moving = self.moving[event.request_id]
+        moving = self.moving.get(event.request_id)
+        if moving is None:
+            return  # called off in the step that ended it
         out_ns = event.at_ns + self._stage_delay_ns(event.truth)
         moving.prefill = msgspec.structs.replace(
             event.truth, prefill_end_ns=out_ns, first_token_ns=out_ns, finish_ns=out_ns
@@ -187,6 +217,10 @@ class Split:
             told.append(Finished(out_ns, event.request_id, moving.prefill))
             del self.moving[event.request_id]
             return
+        if moving.gone:
+            self._drop_kv(out_ns, event.request_id)
+            told.append(Aborted(out_ns, event.request_id))
+            return
         moving.target = shortest_queue(self.in_decode, 0, moving.request)
         self.in_decode[moving.target] += 1
         self.decode[moving.target].offer(out_ns, moving.request)
@@ -195,10 +229,26 @@ class Split:
         for event in events:
             if isinstance(event, Pull):
                 self._pull(event)
+            elif isinstance(event, Aborted):
+                self.in_decode[self.moving[event.request_id].target] -= 1
+                self._drop_kv(event.at_ns, event.request_id)
+                told.append(event)
             elif isinstance(event, Finished):
                 told.append(self._finished(event))
             else:
                 told.append(event)
+
+    def _drop_kv(self, now_ns: int, request_id: str) -> None:
+        """A request is no more; if its KV was never pulled, it still lies on the prefill engine."""
+        moving = self.moving[request_id]
+        if not moving.delivered_ns:
+            self.prefill[moving.source].release(now_ns, request_id)
+            self.in_prefill[moving.source] -= 1
+            del self.moving[request_id]
+        else:
+            moving.gone = True
+            if moving.arrived:
+                del self.moving[request_id]
 
     def _pull(self, event: Pull) -> None:
         moving = self.moving[event.request_id]

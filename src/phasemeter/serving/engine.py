@@ -9,6 +9,7 @@ It reads no clock. The caller says what comes and what time it is, and is told w
     engine.submit(now_ns, request)            # now_ns never falls; it joins the first step that starts at or after now_ns
     engine.due_ns()                           # when the step in progress ends; None: nothing to do
     engine.advance(now_ns)                    # every event up to now_ns, oldest first
+    engine.abort(now_ns, request_id)          # its client has left: out at the next step's start
 
 Submit what comes at an instant before advancing to it. Steps follow each other without a pause at their planned instants: a
 caller who is late changes nothing. With `tokens=True` it goes step by step and tells each token (the emulator); without, it
@@ -22,7 +23,7 @@ from collections import deque
 from math import isqrt
 
 from phasemeter.errors import InternalError, UserError
-from phasemeter.serving.events import Admitted, Event, Preempted, Pull
+from phasemeter.serving.events import Aborted, Admitted, Event, Preempted, Pull
 from phasemeter.serving.kv_cache import Shares
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.segments import SegmentLog
@@ -97,11 +98,29 @@ class Engine(StepEnds):
         """For a prefill pool: the KV of a `Prefilled` request has been pulled."""
         self._put(now_ns, "release", self.state.held_out.pop(request_id))
 
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        """The request's client has left: its sequence and its blocks go at the first step's start at or after `now_ns`.
+
+        False: it isn't here (any more). `Aborted` tells when it went; one that ends before that just ends.
+        """
+        known = any(s._request.request_id == request_id for _, _, s in self._inbox)
+        if not known and self._aborts.find(request_id) is None:
+            return False
+        self._aborts.add(now_ns << TICK_BITS, request_id)
+        return True
+
     def due_ns(self) -> int | None:
         """When `advance` has something to do next; None: never, unless something comes."""
         if self._busy:
             return ns_of_ticks(self._end_t)
-        return ns_of_ticks(max(self._inbox[0][0], self._now_t)) if self._inbox else None
+        coming = self._next_input()
+        return None if coming is None else ns_of_ticks(max(coming, self._now_t))
+
+    def _next_input(self) -> int | None:
+        """The tick of the next thing from outside."""
+        if self._inbox:
+            return self._aborts.next_t(self._inbox[0][0])
+        return self._aborts.due[0][0] if self._aborts.due else None
 
     def advance(self, now_ns: int) -> list[Event]:
         """Lives through everything up to `now_ns` and tells of it, oldest first."""
@@ -154,8 +173,11 @@ class Engine(StepEnds):
         inbox, state = self._inbox, self.state
         while inbox and inbox[0][0] <= t:
             _, what, sequence = inbox.popleft()
-            if what == "waiting" or what == "delivered":
+            if what == "waiting":
                 state.waiting.append(sequence)
+            elif what == "delivered":
+                if not self._aborts.dropped(sequence):
+                    state.waiting.append(sequence)
             elif what == "offer":
                 state.unpulled.append(sequence)
             else:
@@ -166,13 +188,16 @@ class Engine(StepEnds):
         state, inbox = self.state, self._inbox
         t = self._now_t
         if not (state.running or state.swapped or state.waiting or state.unpulled):
-            if not inbox:
+            coming = self._next_input()
+            if coming is None:
                 return False
-            t = max(t, inbox[0][0])
+            t = max(t, coming)
             if t > horizon:
                 return False
         if inbox and inbox[0][0] <= t:
             self._receive(t)
+        if self._aborts.due:
+            self._events += [Aborted(ns_of_ticks(t), request_id) for request_id in self._aborts.apply(t)]
         chunks, decode = self.policy.schedule(state)
         self._now_t = self._start_t = t
         hurried = bool(state._preempted)
@@ -192,9 +217,10 @@ class Engine(StepEnds):
         else:  # nobody can run: only an input can change that
             if state.running:
                 raise InternalError("sequences run, but no step is due for them")
-            if not inbox:
+            coming = self._next_input()
+            if coming is None:
                 return False
-            self._now_t = max(t, inbox[0][0])
+            self._now_t = max(t, coming)
             return self._now_t <= horizon
         return True
 
@@ -214,6 +240,8 @@ class Engine(StepEnds):
             heeds = not state.waiting and state.seats < state.limits.max_num_seqs and not self.policy.padded
             if self._inbox and (heeds or self._inbox[0][1] != "waiting") and self._inbox[0][0] <= bound:
                 bound = self._inbox[0][0] - 1
+            if self._aborts.due:
+                bound = self._aborts.next_t(bound + 1) - 1
             if t + base * (steps - 1) + growth * (((steps - 1) * (steps - 2)) >> 1) > bound:  # the last one's start
                 steps = 1 + steps_within(base, growth, bound - t)
             if kv.grows and (

@@ -91,4 +91,11 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     truth: Truth
 
 
-Event = Admitted | Tokens | Preempted | Prefilled | Pull | Finished
+class Aborted(msgspec.Struct, frozen=True, tag=True):
+    """The request was called off: at `at_ns`, a step's start, its memory came back."""
+
+    at_ns: int
+    request_id: str
+
+
+Event = Admitted | Tokens | Preempted | Prefilled | Pull | Finished | Aborted

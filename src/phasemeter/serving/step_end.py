@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from heapq import heappop
 
+from phasemeter.serving.aborts import Aborts
 from phasemeter.serving.block_demand import Decodes
 from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
 from phasemeter.serving.sequence import Sequence
@@ -25,6 +26,7 @@ class StepEnds:
         self.steps = 0
         self.requests_only = False
         self._tokens = tokens
+        self._aborts = Aborts(state, padded=policy.padded)
         self._events: list[Event] = []
         self._now_t = 0  # the last step's end: the next one starts at or after it
         self._last_decode_step = -1
@@ -102,7 +104,14 @@ class StepEnds:
             del state.running[sequence]
             state.seats -= sequence.samples
             state.kv.release(sequence, held)
-        self._events.append(Finished(ns_of_ticks(t), sequence._request.request_id, self._truth(sequence, t)))
+        self._tell_end(sequence, t)
+
+    def _tell_end(self, sequence: Sequence, t: int) -> None:
+        request_id, unheard = sequence._request.request_id, self._aborts.unheard
+        if unheard and request_id in unheard:
+            unheard.discard(request_id)
+        else:
+            self._events.append(Finished(ns_of_ticks(t), request_id, self._truth(sequence, t)))
 
     def _end_chunks(self, t: int) -> tuple[str, ...]:
         """The chunks are computed: whose prefill is over emits a token. Answers who they are."""
@@ -142,14 +151,13 @@ class StepEnds:
         if not self.policy.padded:
             del state.running[sequence]
             state.seats -= sequence.samples
-        truth = self._truth(sequence, t)
         if sequence._left:
             state.held_out[request_id] = sequence
-            self._events.append(Prefilled(ns_of_ticks(t), request_id, truth))
+            self._events.append(Prefilled(ns_of_ticks(t), request_id, self._truth(sequence, t)))
             return
         if not self.policy.padded:
             state.kv.release(sequence, sequence.target)
-        self._events.append(Finished(ns_of_ticks(t), request_id, truth))
+        self._tell_end(sequence, t)
 
     def _end_padded(self) -> None:
         state = self.state

@@ -199,7 +199,10 @@ def _of_contract(kind: str, given: Any) -> Arrivals:
 
 def gap_s(arrivals: Arrivals, seed: int, index: int) -> float:
     """The gap before request `index` in seconds (random and constant patterns): from (seed, index) alone."""
-    stream = Stream(seed, "arrivals", index)
+    return _gap_s(arrivals, Stream(seed, "arrivals", index))
+
+
+def _gap_s(arrivals: Arrivals, stream: Stream) -> float:
     rate = arrivals.rate_per_s or math.nan
     if arrivals.kind == "poisson":
         return stream.exponential() / rate
@@ -231,11 +234,11 @@ def offsets_ns(arrivals: Arrivals, seed: int, span_s: float | None = None) -> It
 
 
 def _random_gaps(arrivals: Arrivals, seed: int) -> Iterator[int]:
-    due, index = 0, 0
+    due, index, streams = 0, 0, Stream.family(seed, "arrivals")
     while True:
         yield due
         index += 1
-        due += round(gap_s(arrivals, seed, index) * 1e9)
+        due += round(_gap_s(arrivals, streams(index)) * 1e9)
 
 
 def _warped(arrivals: Arrivals, seed: int, span_s: float | None) -> Iterator[int]:

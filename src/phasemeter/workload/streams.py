@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -36,6 +37,20 @@ class Stream:
 
     def __init__(self, seed: int, name: str, index: int = 0) -> None:
         self._state = stable_hash(seed, name, index)
+
+    @classmethod
+    def family(cls, seed: int, name: str) -> Callable[[int], Stream]:
+        """index -> Stream(seed, name, index), the part they share hashed once."""
+        head = hashlib.blake2b(f"{seed}\x1f{name}\x1f".encode(), digest_size=8)
+
+        def at(index: int) -> Stream:
+            whole = head.copy()
+            whole.update(b"%d" % index)
+            stream = cls.__new__(cls)
+            stream._state = int.from_bytes(whole.digest(), "big")
+            return stream
+
+        return at
 
     def bits(self) -> int:
         """64 random bits."""
