@@ -127,6 +127,7 @@ class Emulator:
                     gc.collect()
         finally:
             gc.enable()
+            gc.unfreeze()
             self.close()
 
     def turn(self) -> None:
