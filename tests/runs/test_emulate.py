@@ -56,7 +56,8 @@ def test_a_client_that_leaves_frees_its_blocks_at_the_next_step() -> None:
         body = json.dumps({"messages": [{"role": "user", "content": "a b c"}], "stream": True}).encode()
         with socket.create_connection(("127.0.0.1", server.server.port), timeout=5) as sock:
             sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            sock.recv(4096)
+            while b"data:" not in sock.recv(4096):
+                pass
             assert server.engine.load()[0] == 1
         for _ in range(500):
             if server.engine.load()[:2] == (0, 0):
