@@ -112,6 +112,12 @@ def test_a_negative_remainder_is_reported_and_not_clamped() -> None:
     assert [w for w in found.warnings if w.startswith("negative_remainder")]
 
 
+def test_a_server_that_began_before_the_last_byte_was_stamped_makes_upload_and_delivery_one_lump() -> None:
+    found = budget_of(row(), [told("queue", 52e-9), told("prefill", 50e-9)])
+    assert (found.segments["upload"], found.segments["ingress_delivery"]) == (0, 1)
+    assert [w.split(":")[0] for w in found.warnings] == ["upload_overlap"]
+
+
 def test_an_implausible_value_is_refused_and_the_monotonic_clock_goes_first() -> None:
     wild = told("queue", 1.7e9, warnings=("implausible: two clocks",))
     wall = told("queue", 99e-9, clock="engine_wall", source="wall")

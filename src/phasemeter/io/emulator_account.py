@@ -56,7 +56,7 @@ def finished_of(stream: Stream, end_ns: int) -> Finished | None:
     """What vLLM observes when a request ends; None for one that it aborts."""
     if stream.outcome not in {"stop", "length"} or stream.scheduled_ns is None:
         return None
-    first, last = stream.planned_ns[0], stream.planned_ns[-1]
+    first, last = stream.first_made_ns, stream.last_made_ns
     return Finished(
         e2e_s=(end_ns - stream.arrival_ns) / 1e9,
         queue_s=(stream.scheduled_ns - stream.arrival_ns) / 1e9,
@@ -83,7 +83,7 @@ def span_of(stream: Stream, finished: Finished, end_ns: int) -> RequestSpan:
         start_unix_ns=stream.arrival_unix_ns,
         end_unix_ns=stream.arrival_unix_ns + end_ns - stream.arrival_ns,
         seconds={
-            "gen_ai.latency.time_to_first_token": (stream.written_ns[0] - stream.arrival_ns) / 1e9,
+            "gen_ai.latency.time_to_first_token": (stream.first_made_ns - stream.arrival_ns) / 1e9,
             "gen_ai.latency.e2e": finished.e2e_s,
             "gen_ai.latency.time_in_queue": finished.queue_s,
             "gen_ai.latency.time_in_model_prefill": finished.prefill_s,

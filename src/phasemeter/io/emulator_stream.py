@@ -37,6 +37,7 @@ class Stream:
         self.cached_tokens = 0
         self.planned_ns: list[int] = []
         self.written_ns: list[int] = []
+        self.first_made_ns = self.last_made_ns = 0  # when the first and last token's steps were really over: what an engine stamps
         self.outcome: str | None = None
         self.writer = Writer(ask, response_id, self.arrival_unix_ns // 10**9)
         self.later: Callable[[int, Stream], None] = lambda when_ns, stream: None
@@ -76,6 +77,10 @@ class Stream:
             self.written_ns.append(clock())
             self.connection.write(self.before + TOKENS[done & 63] + self.after)
             return
+        if done == 0:
+            self.first_made_ns = clock()
+        if done + 1 == self.output_tokens:
+            self.last_made_ns = clock()
         self.unsent += 1
         if not self.ask.stream:
             if done + 1 == self.output_tokens:
@@ -101,7 +106,7 @@ class Stream:
         """What vLLM tells of a request with --enable-per-request-metrics: its "TTFT" counts from scheduling."""
         if self.scheduled_ns is None or not self.planned_ns:
             return None
-        first, last, tokens = self.planned_ns[0], self.planned_ns[-1], len(self.planned_ns)
+        first, last, tokens = self.first_made_ns, self.last_made_ns or clock(), len(self.planned_ns)
         generation_ms, inference_ms = (last - first) / 1e6, (last - self.scheduled_ns) / 1e6
         return {
             "time_to_first_token_ms": (first - self.scheduled_ns) / 1e6,

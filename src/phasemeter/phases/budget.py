@@ -96,6 +96,11 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
         segments[name] += told.get(name, 0)
     rest = wait - sum(told.get(name, 0) for name in waiting)
     known = "queue" in told and "prefill" in told
+    if -segments["upload"] <= rest < 0:
+        # the server had the request before the client could stamp its last byte: the two overlap, so they are one lump
+        rest += segments["upload"]
+        segments["upload"] = 0
+        warnings.append("upload_overlap: the server began before the client's stamp of its last byte")
     segments["ingress_delivery" if known else "unattributed"] += rest
     if rest < 0:
         warnings.append(f"negative_remainder: the server's parts exceed the client's wait by {-rest} ns")
