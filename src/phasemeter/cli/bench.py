@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,8 +16,9 @@ from phasemeter.cli.bench_options import BenchOptions
 def bench(url: str, *, options: Annotated[BenchOptions | None, Parameter(name="*")] = None) -> int:
     """Measure a service: send a load, write down what came when, report it.
 
-    Writes a run directory that `report`, `check`, `compare` and `diagnose` read. Ends with 0, or 1 when nothing succeeded,
-    2 for a mistake found before anything was sent, 3 when a contract is undecided, 130 when interrupted.
+    Writes a run directory that `report`, `check`, `compare` and `diagnose` read. Ends with 0, or 1 when nothing succeeded
+    or a contract is missed, 2 for a mistake found before anything was sent, 3 when a contract is undecided, 130 when
+    interrupted.
 
     Parameters
     ----------
@@ -37,12 +40,30 @@ def bench(url: str, *, options: Annotated[BenchOptions | None, Parameter(name="*
 
 
 def tell(done: Any, wanted: BenchOptions) -> int:
-    """Print the result (one, or a table of several) and where it lies; the exit code."""
+    """Print the result (one, or all of a series) and where it lies; the exit code."""
+    check = lazy.load("phasemeter.cli.check")
+    verdicts = [
+        check.verdict_document(measured.path, Path(wanted.contract)) if wanted.contract else None
+        for measured in done.measured
+    ]
     if wanted.json:
-        print(lazy.load("phasemeter.report.json").dumps(done.last.result))
+        results = [document(*pair) for pair in zip(done.measured, verdicts, strict=True)]
+        series = {"phasemeter": 1, "runs": results, "spread": done.spread}
+        print(json.dumps(results[0] if done.index is None else series, allow_nan=False, ensure_ascii=False))
     else:
-        for measured in done.measured:
+        for measured, verdict in zip(done.measured, verdicts, strict=True):
             lazy.load("phasemeter.report.terminal").show(measured.result)
+            if verdict is not None:
+                print("\n" + "\n".join(check.words(verdict)))
     for measured in done.measured:
         print(f"run: {measured.path}", file=sys.stderr)
-    return int(done.exit_code)
+    if done.index is not None:
+        print(f"all runs: {done.index}", file=sys.stderr)
+    codes = [done.exit_code, *(check.exit_code(verdict) for verdict in verdicts if verdict is not None)]
+    return next((code for code in (130, 1, 3) if code in codes), 0)
+
+
+def document(measured: Any, verdict: dict[str, Any] | None) -> dict[str, Any]:
+    """One run's result as JSON, with the contract's verdict where there is one."""
+    found: dict[str, Any] = lazy.load("phasemeter.metrics.document").document(measured.result)
+    return found if verdict is None else found | {"contract": verdict}

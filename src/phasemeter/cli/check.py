@@ -52,14 +52,7 @@ def check(
         phasemeter check runs/new --contract contract.yaml --baseline runs/old --worse "3 %"
     """
     accepted = load("phasemeter.units").share(worse)
-    promised = read_contract(contract)
-    facts = facts_of(run)
-    answer = load("phasemeter.contract.verdict").check(promised, facts)
-    lines, warnings = list(answer.lines), list(answer.warnings)
-    if baseline is not None:
-        lines += baseline_lines(promised, facts.rows, facts_of(baseline).rows, accepted)
-    verdict = load("phasemeter.contract.verdict").overall([line.verdict for line in lines])
-    document = {"verdict": verdict, "lines": [as_document(line) for line in lines], "warnings": warnings}
+    document = verdict_document(run, contract, baseline, accepted)
     if junit is not None:
         junit.write_text(junit_xml(run.name, document["lines"]), encoding="utf-8")
     if github:
@@ -68,11 +61,33 @@ def check(
     if as_json:
         print(json.dumps(document, allow_nan=False, ensure_ascii=False))
     else:
-        print("\n".join(table(document["lines"])))
-        for warning in warnings:
-            print(f"warning: {warning}")
-        print(verdict)
-    return int(load("phasemeter.contract.verdict").EXIT[verdict])
+        print("\n".join(words(document)))
+    return exit_code(document)
+
+
+def verdict_document(
+    run: Path, contract: Path, baseline: Path | None = None, accepted: float = 0.05
+) -> dict[str, Any]:
+    """A run held to a contract, in the form of `check --json`."""
+    verdict = load("phasemeter.contract.verdict")
+    promised = read_contract(contract)
+    facts = facts_of(run)
+    answer = verdict.check(promised, facts)
+    lines = list(answer.lines)
+    if baseline is not None:
+        lines += baseline_lines(promised, facts.rows, facts_of(baseline).rows, accepted)
+    overall = verdict.overall([line.verdict for line in lines])
+    return {"verdict": overall, "lines": [as_document(line) for line in lines], "warnings": list(answer.warnings)}
+
+
+def words(document: dict[str, Any]) -> list[str]:
+    """A verdict for a person: a table, its warnings, the whole in one word."""
+    return [*table(document["lines"]), *(f"warning: {warning}" for warning in document["warnings"]), document["verdict"]]
+
+
+def exit_code(document: dict[str, Any]) -> int:
+    """0 met, 1 missed, 3 undecided."""
+    return int(load("phasemeter.contract.verdict").EXIT[document["verdict"]])
 
 
 def facts_of(run: Path) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from phasemeter import units
-from phasemeter.errors import FileError, UserError
+from phasemeter.errors import FileError, NetworkError, ServerError, UserError
+from phasemeter.lazy import load
 from phasemeter.records.result import Result
-from phasemeter.runs import analysis
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.measure import RUNS, Measured, Watchers, bench
 from phasemeter.workload.plan import parse_concurrency
@@ -31,6 +31,7 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     measured: tuple[Measured, ...]
     index: Path | None = None
     spread: dict[str, Any] = {}
+    ended_early: bool = False  # the service was gone before a later run
 
     @property
     def last(self) -> Measured:
@@ -39,7 +40,7 @@ class Many(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """The first run's code that is not 0, an interruption before anything else."""
-        codes = [one.exit_code for one in self.measured]
+        codes = [*(one.exit_code for one in self.measured), int(self.ended_early)]
         return 130 if 130 in codes else next((code for code in codes if code), 0)
 
 
@@ -87,25 +88,35 @@ def _plain(text: str) -> str:
 def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
     """Every run asked for, one after another. An interruption ends the series; what was measured is kept and indexed.
 
-    Raises as `bench` does, for the first run; a later run that can't begin ends the series with a note.
+    Raises as `bench` does, for the first run; a later run that can't begin ends the series with a note and counts as one that
+    did not succeed.
     """
     watch = watchers or Watchers()
     wanted = points(asked)
     if len(wanted) == 1:
-        return Many(measured=(bench(url, wanted[0][1], watch),))
+        kept = _complete(Path(asked.output)) if asked.resume and asked.output else None
+        return Many(measured=(kept or bench(url, wanted[0][1], watch),))
     folder = Path(asked.output) if asked.output else RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-sweep"
     if folder.exists() and not asked.resume:
         raise UserError(f"{folder} exists already: --resume skips what is complete there, or give another -o/--output")
-    measured: list[Measured] = []
+    many = Many(measured=(), index=folder / INDEX)
     for number, (name, own) in enumerate(wanted):
         watch.note(f"run {number + 1} of {len(wanted)}: {name}")
         kept = _complete(folder / name) if asked.resume else None
-        measured.append(kept or bench(url, msgspec.structs.replace(own, output=str(folder / name)), watch))
-        if measured[-1].interrupted:
+        try:
+            one = kept or bench(url, msgspec.structs.replace(own, output=str(folder / name)), watch)
+        except (NetworkError, ServerError) as gone:
+            if not many.measured:
+                raise
+            watch.note(f"{name}: {gone}: the series ends here")
+            many = msgspec.structs.replace(many, ended_early=True)
             break
-    spread = spread_of([one.result for one in measured]) if asked.repeat > 1 else {}
-    index = _write_index(folder, measured, wanted, spread)
-    return Many(measured=tuple(measured), index=index, spread=spread)
+        many = msgspec.structs.replace(many, measured=(*many.measured, one))
+        many = msgspec.structs.replace(many, spread=spread_of([one.result for one in many.measured], asked.repeat))
+        _write_index(many, wanted)
+        if one.interrupted:
+            break
+    return many
 
 
 def _complete(path: Path) -> Measured | None:
@@ -113,7 +124,7 @@ def _complete(path: Path) -> Measured | None:
     if not path.exists():
         return None
     try:
-        result = analysis.analyse(path)
+        result: Result | None = load("phasemeter.runs.analysis").analyse(path)
     except FileError:
         result = None
     if result is not None and not result.partial:
@@ -125,8 +136,22 @@ def _complete(path: Path) -> Measured | None:
     return None
 
 
-def spread_of(results: list[Result]) -> dict[str, Any]:
-    """Each metric's p50 and p99 over repetitions: mean, standard deviation, how many."""
+def spread_of(results: list[Result], repeat: int) -> dict[str, Any]:
+    """Each metric's p50 and p99 over repetitions: mean, standard deviation, how many; by point where there are several.
+
+    `results` are in the order of `points`: the repetitions of a point follow one another.
+    """
+    if repeat < 2:
+        return {}
+    by_point = [results[at : at + repeat] for at in range(0, len(results), repeat)]
+    return (
+        {f"point-{number + 1}": _spread(same) for number, same in enumerate(by_point)}
+        if len(by_point) > 1
+        else _spread(results)
+    )
+
+
+def _spread(results: list[Result]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in SPREAD_OF:
         for percentile in ("p50", "p99"):
@@ -145,14 +170,19 @@ def _values(results: list[Result], name: str, percentile: str) -> Iterator[float
             yield entry.value
 
 
-def _write_index(
-    folder: Path, measured: list[Measured], wanted: list[tuple[str, Asked]], spread: dict[str, Any]
-) -> Path:
+def _write_index(many: Many, wanted: list[tuple[str, Asked]]) -> None:
+    """index.json, anew after each run and whole or not at all: which runs there are, and what each came to."""
     rows = [
-        {"run": name, "rate": own.rate, "concurrency": own.concurrency, "seed": own.seed, "partial": one.interrupted}
-        for one, (name, own) in zip(measured, wanted, strict=False)
-    ]
-    path = folder / INDEX
-    document = msgspec.json.encode({"phasemeter": 1, "runs": rows, "planned": len(wanted), "spread": spread})
-    path.write_bytes(msgspec.json.format(document, indent=1) + b"\n")
-    return path
+        {
+            "run": name, "rate": own.rate, "concurrency": own.concurrency, "seed": own.seed, "partial": one.result.partial,
+            "validity": one.result.validity.verdict, "outcomes": msgspec.to_builtins(one.result.outcomes),
+            "throughput": one.result.throughput.get("requests_per_s"),
+            **{f"{metric}.p50_s": next(iter(_values([one.result], metric, "p50")), None) for metric in SPREAD_OF},
+        }
+        for one, (name, own) in zip(many.measured, wanted, strict=False)
+    ]  # fmt: skip
+    document = msgspec.json.encode({"phasemeter": 1, "runs": rows, "planned": len(wanted), "spread": many.spread})
+    path = many.index or Path(INDEX)
+    beside = path.with_name(f".{INDEX}.new")
+    beside.write_bytes(msgspec.json.format(document, indent=1) + b"\n")
+    beside.rename(path)

@@ -34,7 +34,7 @@ from phasemeter.workload.plan import (
     parse_prefix,
 )
 
-Number = TypeVar("Number", int, float)
+Read = TypeVar("Read")
 DEFAULT_REQUESTS, DEFAULT_INPUT, DEFAULT_OUTPUT = 100, "256", "64"
 ANTHROPIC_VERSION = "2023-06-01"  # the only version header that API has had
 
@@ -63,11 +63,13 @@ def settings_of(url: str, asked: Asked) -> Settings:
     Raises UserError or FileError for any mistake that needs no server to be found.
     """
     contract = _contract(asked.contract)
+    replayed = asked.trace is not None
+    asked = _with_trace_of(contract, asked)
     workload = contract.workload if contract else None
     declared_api = workload.api if workload else None
     api = asked.api or declared_api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
-    spec = _spec(asked, contract, api)
+    spec = _spec(asked, contract, api, replayed)
     check(spec)
     if asked.processes < 1:
         raise UserError(f"--processes {asked.processes}: has to be 1 or more")
@@ -112,7 +114,7 @@ def _contract(file: str | None) -> Any:
     return load("phasemeter.contract.model").parse(text, file)
 
 
-def told(option: str, text: str, read: Callable[[str], Number]) -> Number:
+def told(option: str, text: str, read: Callable[[str], Read]) -> Read:
     """`text` as `read` understands it. Raises UserError that names the option."""
     try:
         return read(text)
@@ -140,12 +142,32 @@ def _limits(asked: Asked) -> Limits:
 # ---- the workload
 
 
-def _arrivals(asked: Asked, declared: Any) -> Arrivals:
-    if asked.trace is not None and asked.rate is None and asked.concurrency is None:
-        options = options_of(asked)
-        return Arrivals(kind="trace", rate_scale=options.rate_scale, max_idle_s=options.max_idle_s)
+def _with_trace_of(contract: Any, asked: Asked) -> Asked:
+    """The options with the trace that the contract's workload names, where the command line names none.
+
+    A relative name counts from the contract's folder. Raises UserError for two different ones.
+    """
+    workload = contract.workload if contract else None
+    parts = [workload.arrivals, workload.input_tokens, workload.output_tokens] if workload else []
+    named = {part["trace"] for part in parts if isinstance(part, dict) and part.get("trace")}
+    if asked.trace is not None or not named:
+        return asked
+    if len(named) > 1:
+        raise UserError(f"{asked.contract}: names two traces ({', '.join(sorted(named))}): one run replays one")
+    beside = Path(asked.contract or "").parent / min(named)
+    return msgspec.structs.replace(asked, trace=str(beside if beside.exists() else min(named)))
+
+
+def _arrivals(asked: Asked, declared: Any, replayed: bool) -> Arrivals:
+    """By rate, by a trace, as the contract declares it, or closed; `replayed`: the command line itself names a trace."""
     if asked.rate is not None or asked.arrivals is not None:
         return parse_arrivals(asked.arrivals, asked.rate)
+    by_trace = isinstance(declared, dict) and "trace" in declared
+    if asked.concurrency is None and (replayed or by_trace):
+        options = options_of(asked)
+        return Arrivals(kind="trace", rate_scale=options.rate_scale, max_idle_s=options.max_idle_s)
+    if asked.concurrency is None and declared == "measured":
+        raise UserError(f"{asked.contract}: workload.arrivals is `measured`: say how to offer it: --rate or --concurrency")
     if asked.concurrency is None and declared is not None:
         return arrivals_of_contract(declared)
     think_s = told("think-time", asked.think_time, units.duration_s) if asked.think_time else 0.0
@@ -163,10 +185,10 @@ def _lengths(asked: str | None, declared: Any, where: str, default: str | None) 
     return parse_lengths(default) if default is not None else None
 
 
-def _spec(asked: Asked, contract: Any, api: str) -> WorkloadSpec:
+def _spec(asked: Asked, contract: Any, api: str, replayed: bool) -> WorkloadSpec:
     workload = contract.workload if contract else None
     declared = workload.arrivals if workload else None
-    arrivals = _arrivals(asked, declared)
+    arrivals = _arrivals(asked, declared, replayed)
     concurrency = parse_concurrency(asked.concurrency)
     if concurrency is None and arrivals.kind == "closed":
         concurrency = declared.get("concurrency", 1) if isinstance(declared, dict) else 1
