@@ -18,6 +18,8 @@ import socket
 import sys
 import time
 
+from phasemeter.io import descriptor_limit
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = (
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1764374400,"model":"truth",'
@@ -46,6 +48,9 @@ def main() -> None:
     parser.add_argument("--ttft-ms", type=float, default=200)
     parser.add_argument("--gap-ms", type=float, default=20)
     options = parser.parse_args()
+    descriptor_limit.require(
+        0
+    )  # raises the soft limit as far as it goes: ten thousand streams need as many descriptors
     gc.disable()
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     listener.setblocking(False)
@@ -88,16 +93,25 @@ def serve(listener: socket.socket, log: object, ttft_ns: int, gap_ns: int) -> No
             select.select([poll], (), (), wait)
         for fd, _ in poll.poll(0, 64):
             if fd == listener.fileno():
-                sock, peer = listener.accept()
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                streams[sock.fileno()] = Stream(sock, peer[1])
-                poll.register(sock.fileno(), select.EPOLLIN)
+                accept(listener, streams, poll)
             elif fd == 0:
                 log.writelines(lines)  # type: ignore[attr-defined]
                 return
             else:
                 take(streams, streams[fd], fd, due, ttft_ns)
+
+
+def accept(listener: socket.socket, streams: dict[int, Stream], poll: select.epoll) -> None:
+    """All that wait, up to a bound: one a turn would let the queue of a busy server overflow, and a SYN dropped costs a second."""
+    for _ in range(64):
+        try:
+            sock, peer = listener.accept()
+        except BlockingIOError:
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        streams[sock.fileno()] = Stream(sock, peer[1])
+        poll.register(sock.fileno(), select.EPOLLIN)
 
 
 def take(streams: dict[int, Stream], stream: Stream, fd: int, due: list[tuple[int, int]], ttft_ns: int) -> None:
