@@ -146,6 +146,13 @@ def test_an_answer_in_one_piece_holds_its_decode_in_the_wait() -> None:
     assert (found["decode"], found["ingress_delivery"]) == (60, 10)
 
 
+def test_a_visible_piece_that_came_before_the_decode_ended_takes_no_decode_into_its_wait() -> None:
+    told_all = [told("queue", 10e-9), told("prefill", 20e-9), told("decode", 90e-9)]
+    found = budget_of(row(gaps=()), told_all)
+    assert (found.segments["decode"], found.segments["ingress_delivery"]) == (0, 70)
+    assert [w.split(":")[0] for w in found.warnings] == ["decode_not_placed"]
+
+
 def test_a_stall_is_a_gap_over_five_times_the_median() -> None:
     assert stalled_gaps([10, 10, 10, 50]) == []
     assert stalled_gaps([10, 10, 10, 51]) == [51]

@@ -70,6 +70,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool  # every client boundary was seen, so that unattributed time lies before the first token
     evidence: dict[str, str] = msgspec.field(default_factory=dict)
     inside_server_ns: int | None = None  # of `ingress_delivery`: what the server's own TTFT holds beyond its parts
+    before_text_ns: int = 0  # of the wait: from the first chunk without any text to the first with some
     warnings: tuple[str, ...] = ()
 
 
@@ -91,7 +92,7 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
     if at is None or row.first_token_ns is None or row.last_token_ns is None:
         return _partial(row, segments, at, warnings)
     wait = row.first_token_ns - at
-    waiting = ("queue", "prefill", "first_token") + (("decode",) if _whole_answer_at_once(row) else ())
+    waiting = _laid_into(row, wait, told, warnings)
     for name in waiting:
         segments[name] += told.get(name, 0)
     rest = wait - sum(told.get(name, 0) for name in waiting)
@@ -111,13 +112,24 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
     return Budget(
         request_id=row.request_id, total_ns=row.stream_end_ns - row.due_ns, segments=segments, complete=True,
         evidence={name: source for name, source in evidence.items() if name in waiting}, inside_server_ns=inside,
+        before_text_ns=max(0, row.first_token_ns - (row.first_silent_chunk_ns or row.first_token_ns)),
         warnings=tuple(warnings),
     )  # fmt: skip
 
 
-def _whole_answer_at_once(row: RequestRow) -> bool:
-    """All output came in one piece: the wait for it holds the decode."""
-    return not row.stream or row.first_token_ns == row.last_token_ns
+def _laid_into(row: RequestRow, wait: int, told: Mapping[str, int], warnings: list[str]) -> tuple[str, ...]:
+    """Which of the server's durations lie in the wait. Where all output came in one piece, the decode too.
+
+    In a stream that is so only as far as it fits: a single visible piece may come before the decode ends (later tokens have no
+    text of their own), and then nobody can say how much of it was before.
+    """
+    parts = ("queue", "prefill", "first_token")
+    if row.stream and row.first_token_ns != row.last_token_ns:
+        return parts
+    if row.stream and sum(told.get(name, 0) for name in (*parts, "decode")) > wait:
+        warnings.append("decode_not_placed: one visible piece, and the server went on generating after it")
+        return parts
+    return (*parts, "decode")
 
 
 def _client_start(row: RequestRow, segments: dict[str, int]) -> int | None:
@@ -206,7 +218,7 @@ class BudgetTotals:
     def __init__(self) -> None:
         self.requests = self.with_evidence = self.negative = self.other_warnings = 0
         self.sources: dict[str, Counter[str]] = {}
-        self.inside_ns = self.inside = 0
+        self.inside_ns = self.inside = self.before_text_ns = 0
         self._columns = array("q")
 
     def add(self, budget: Budget) -> None:
@@ -220,6 +232,7 @@ class BudgetTotals:
         if budget.inside_server_ns is not None:
             self.inside_ns, self.inside = self.inside_ns + budget.inside_server_ns, self.inside + 1
         if budget.complete:
+            self.before_text_ns += budget.before_text_ns
             self._columns.extend(budget.segments[name] for name in SEGMENTS)
 
     @property
@@ -285,6 +298,7 @@ class BudgetTotals:
             "with_other_warnings": self.other_warnings,
             "lumps": {name: why for name, why in LUMPS.items() if mean["total"][name]},
             "inside_server_mean": self.inside_ns / self.inside / 1e9 if self.inside else None,
+            "before_text_mean": self.before_text_ns / self.complete / 1e9,
             "mean": mean,
             "tails": {metric: {f"p{p}": self.tail(metric, p) for p in PERCENTILES} for metric in TAILS_OF},
         }

@@ -83,6 +83,13 @@ def _table(told: Mapping[str, Any], metric: str) -> Table:
 def _notes(told: Mapping[str, Any], metric: str) -> Iterator[RenderableType]:
     for name, why in told.get("lumps", {}).items():
         yield Text(f"  {WORDS[name]}: {why}", style="dim")
+    if told.get("before_text_mean"):
+        textless = number(told["before_text_mean"] * 1e3)
+        yield Text(
+            f"  of the wait, {textless} ms pass from the first chunk without text to the first with text: tokens whose text "
+            "comes later",
+            style="dim",
+        )
     undecided = {label: found for label, found in told["tails"][metric].items() if found["verdict"] != "decided"}
     if undecided:
         needs = ", ".join(f"{label} about {found['needs_requests']}" for label, found in undecided.items())
