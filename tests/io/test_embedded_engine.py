@@ -77,3 +77,10 @@ def test_a_missing_engine_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make engine"):
         module.weights_path()
+
+
+@pytest.mark.engine
+def test_a_port_in_use_is_refused_and_not_shared(engine: EmbeddedEngine) -> None:
+    port = int(engine.url.rsplit(":", 1)[1])
+    with pytest.raises(UserError, match=str(port)), module.embedded_engine(port=port):
+        pass

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -61,11 +62,13 @@ def embedded_engine(
 ) -> Iterator[EmbeddedEngine]:
     """Start the engine, yield it when it answers, end it. `context_tokens` is shared evenly by the slots; port 0: a free one.
 
-    Raises UserError when it is not installed, PhasemeterError with its last words when it does not get ready.
+    Raises UserError when it is not installed or the port is taken, PhasemeterError with its last words when it does not get ready.
     """
     weights = weights_path()
-    arguments = {"slots": slots, "threads": threads, "context_tokens": context_tokens, "port": port}
-    arguments["weights"] = str(weights)
+    _must_be_free(port)
+    arguments = {
+        "slots": slots, "threads": threads, "context_tokens": context_tokens, "port": port, "weights": str(weights),
+    }  # fmt: skip
     child = subprocess.Popen(
         [sys.executable, "-m", "phasemeter.io.embedded_engine", json.dumps(arguments)],
         stdin=subprocess.PIPE,
@@ -93,6 +96,17 @@ def _await_ready(child: subprocess.Popen[bytes]) -> dict[str, str]:
         raise PhasemeterError(f"the embedded engine did not start: {why}")
     told: dict[str, str] = json.loads(line)
     return told
+
+
+def _must_be_free(port: int) -> None:
+    """The engine listens with SO_REUSEPORT: on a port in use it would share the requests with whoever has it."""
+    if port:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as taken:
+            raise UserError(
+                f"port {port} can't be had ({os.strerror(taken.errno or 0)}): take another one, or 0 for a free one"
+            ) from taken
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
