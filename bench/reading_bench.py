@@ -1,7 +1,7 @@
 """How fast captured bytes become boundaries, as a ratio to `json.loads` alone over the same payloads.
 
 A chat stream, one token a chunk, one event a read, chunked HTTP framing included. The goal is 0.75, the limit 1.0.
-Both are timed in turns, the median of the rounds' ratios is printed; milliseconds are for orientation only.
+Both are timed in turns on the CPU clock of this process, the median of the rounds' ratios is printed; milliseconds are for orientation only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 from phasemeter.metrics.boundaries import row_of
 from phasemeter.metrics.receive_clock import ReceiveClock
@@ -23,19 +24,63 @@ WORDS = (
 SECOND = 10**9
 
 
-def payloads(tokens: int, shape: str) -> list[bytes]:
-    """The JSON documents of one stream, as vLLM or llama.cpp write them."""
+def _vllm(text: str, number: int) -> str:
     head = '{"id":"chatcmpl-9b358767f89e4627","object":"chat.completion.chunk","created":1795962369,"model":"smollm2","choices":['
+    delta = f'{{"index":0,"delta":{{"content":{text}}},"logprobs":null,"finish_reason":null,"token_ids":null}}'
+    return f"{head}{delta}]}}"
+
+
+def _continuous(text: str, number: int) -> str:
+    usage = f'"usage":{{"prompt_tokens":37,"total_tokens":{38 + number},"completion_tokens":{1 + number}}}'
+    return f"{_vllm(text, number)[:-1]},{usage}}}"
+
+
+def _logprobs(text: str, number: int) -> str:
+    raw = ",".join(map(str, json.loads(text).encode()))
+    token = f'"token":{text},"logprob":-{number % 7}.{12345678901234 + number},"bytes":[{raw}]'
+    told = f'{{"content":[{{{token},"top_logprobs":[{{{token}}}]}}]}}'
+    return _vllm(text, number).replace('"logprobs":null', f'"logprobs":{told}')
+
+
+def _llamacpp(text: str, number: int) -> str:
     tail = '],"created":1795962589,"id":"chatcmpl-RBDmMp7tgzLnqhLYPEhluzRbtfwOE1nI","model":"smollm2",'
     tail += '"system_fingerprint":"b0-unknown","object":"chat.completion.chunk"}'
-    found = []
-    for number in range(tokens):
-        text = json.dumps(WORDS[number % len(WORDS)], ensure_ascii=False)
-        if shape == "vllm":
-            delta = f'{{"index":0,"delta":{{"content":{text}}},"logprobs":null,"finish_reason":null,"token_ids":null}}'
-            found.append(f"{head}{delta}]}}")
-        else:
-            found.append(f'{{"choices":[{{"finish_reason":null,"index":0,"delta":{{"content":{text}}}}}{tail}')
+    return f'{{"choices":[{{"finish_reason":null,"index":0,"delta":{{"content":{text}}}}}{tail}'
+
+
+def _timed(text: str, number: int) -> str:
+    timings = f'"timings":{{"cache_n":0,"prompt_n":37,"prompt_ms":101.2,"predicted_n":{number + 1},"predicted_ms":{11.3 * number:.3f},'
+    timings += f'"predicted_per_token_ms":11.{number},"predicted_per_second":{88 + number / 100}}}'
+    return f"{_llamacpp(text, number)[:-1]},{timings}}}"
+
+
+def _openai(text: str, number: int) -> str:
+    head = '{"id":"chatcmpl-Cx1","object":"chat.completion.chunk","created":1795962369,"model":"gpt-5","service_tier":"default",'
+    head += '"system_fingerprint":null,"choices":[{"index":0,'
+    return f'{head}"delta":{{"content":{text}}},"finish_reason":null}}],"usage":null,"obfuscation":"{"aB3xY9q0Lm"[: 1 + number % 9]}"}}'
+
+
+def _sglang(text: str, number: int) -> str:
+    head = '{"id":"83f1e2","object":"chat.completion.chunk","created":1795962369,"model":"qwen","choices":[{"index":0,"delta":{'
+    delta = f'"role":null,"content":{text},"reasoning_content":null,"tool_calls":null}},"logprobs":null,"finish_reason":null,'
+    return f'{head}{delta}"matched_stop":null}}],"usage":null}}'
+
+
+SHAPES: dict[str, Callable[[str, int], str]] = {
+    "vllm": _vllm,
+    "llamacpp": _llamacpp,
+    "sglang": _sglang,
+    "vllm, usage on every chunk": _continuous,
+    "vllm, top logprobs": _logprobs,
+    "llamacpp, timings per token": _timed,
+    "openai, obfuscation": _openai,
+}
+
+
+def payloads(tokens: int, shape: str) -> list[bytes]:
+    """The JSON documents of one stream, as that server writes them."""
+    write = SHAPES[shape]
+    found = [write(json.dumps(WORDS[number % len(WORDS)], ensure_ascii=False), number) for number in range(tokens)]
     end = '{"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":37,'
     found.append(f'{end}"completion_tokens":{tokens},"total_tokens":{37 + tokens}}}}}')
     return [text.encode() for text in found]
@@ -74,14 +119,14 @@ def measure(shape: str, streams: int, tokens: int, rounds: int) -> tuple[float, 
     events = streams * len(documents)
     ratios, ours, theirs = [], [], []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        begun = time.process_time()
         for _stream in range(streams):
             for document in documents:
                 json.loads(document)
-        between = time.perf_counter()
+        between = time.process_time()
         clock = ReceiveClock(pairs)
         rows = [row_of(planned, capture, clock) for planned, capture in made]
-        done = time.perf_counter()
+        done = time.process_time()
         assert all(row.outcome == "ok" and row.output_tokens == tokens for row in rows)
         assert clock.refused == 0
         ours.append((done - between) / events * 1e6)
@@ -96,10 +141,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    for shape in ("vllm", "llamacpp"):
+    for shape in SHAPES:
         ratio, ours, theirs = measure(shape, options.streams, options.tokens, options.rounds)
         print(
-            f"reading {shape} chat chunks: {ratio:.2f}x json.loads (limit 1.0, goal 0.75)"
+            f"reading {shape:28} {ratio:.2f}x json.loads (limit 1.0, goal 0.75)"
             f"  [{ours:.2f} µs against {theirs:.2f} µs an event]"
         )
 

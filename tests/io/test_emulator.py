@@ -334,7 +334,9 @@ def test_metrics_have_vllms_names_and_count_what_happened() -> None:
     assert samples["vllm:inter_token_latency_seconds_bucket", "0.01", None] == 12
     assert samples["vllm:e2e_request_latency_seconds_bucket", "+Inf", None] == 3
     decode = samples["vllm:request_decode_time_seconds_sum", None, None]
-    assert decode == pytest.approx(3 * 4 * STEP_NS / 1e9, abs=0.3)  # as it was, not as planned: a busy machine steps late
+    assert decode == pytest.approx(
+        3 * 4 * STEP_NS / 1e9, abs=0.3
+    )  # as it was, not as planned: a busy machine steps late
     assert samples["vllm:kv_cache_usage_perc", None, None] == 0.25
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from phasemeter.errors import UserError
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.target import target_of
 from phasemeter.io.workers import Load, Progress, run_load
+from phasemeter.records.request import PlannedRequest
 
 from .loopback import Line, loopback
 from .test_load import at, closes, plan
@@ -172,6 +178,107 @@ def test_too_few_descriptors_are_said_before_the_run_with_the_number_needed(tmp_
         said, _ = parent.communicate(timeout=20)
     assert parent.returncode == 2
     assert "ulimit -n 2064" in said and "256" in said and "2000" in said
+    assert server.requests == []
+
+
+def test_descriptors_that_run_out_within_the_run_are_our_own_failure_and_the_rest_is_answered(tmp_path: Path) -> None:
+    def late(line: Line) -> None:
+        while line.request() is not None:
+            time.sleep(0.4)
+            line.answer()
+
+    with loopback(late) as server:
+        parent = in_a_process(tmp_path / "run", server.port, count=200, gap_ms=2, files=96, open_=10)
+        said, _ = parent.communicate(timeout=30)
+    assert said.split() == ["started", "done"]
+    found = counted(tmp_path / "run")
+    assert set(found) == {"complete", "client_resource"} and sum(found.values()) == 200
+    assert found["complete"] >= 60, "as many as there were descriptors for"
+    ours = [c for c in RunDirectory.open(tmp_path / "run").captures() if c.close == "client_resource"]
+    assert all("EMFILE" in (c.error or "") and c.send_start_ns is None for c in ours)
+
+
+FEW_PORTS = """
+import fcntl, os, socket, struct, subprocess, sys
+IFF_UP, SIOCSIFFLAGS = 1, 0x8914
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", IFF_UP, b""))
+with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
+    file.write("40000 40029")
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from tests.io.test_lost_workers import few_ports
+few_ports(Path(sys.argv[2]))
+"""
+
+
+def few_ports(folder: Path) -> None:
+    """Within a network of its own that has thirty local ports: more requests at once than that, to two addresses."""
+    from_ports: dict[str, dict[str | None, int]] = {}
+    for host in ("127.0.0.1", "127.0.0.2"):
+        with loopback(holds_then_answers, host=host) as server:
+            directory = RunDirectory.create(folder / host)
+            target = target_of(f"http://{host}:{server.port}/")
+            run_load(directory, Load(requests=plan(60, gap_ms=1), target=target, options=LoadOptions(prewarm=1)))
+        found = list(directory.captures())
+        from_ports[host] = closes(found)
+        assert all("EADDRNOTAVAIL" in (c.error or "") for c in found if c.close == "client_resource")
+    sys.stdout.write(repr(from_ports))
+
+
+def holds_then_answers(line: Line) -> None:
+    while line.request() is not None:
+        time.sleep(0.5)
+        line.answer()
+
+
+def test_ports_that_run_out_are_our_own_failure_and_another_address_has_its_own(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-rn", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no network namespace of one's own can be made here")
+    root = str(Path(__file__).parents[2])
+    told = subprocess.run(
+        [unshare, "-rn", sys.executable, "-c", FEW_PORTS, root, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    ports = 29  # the server itself has one
+    each = {"complete": ports, "client_resource": 60 - ports}
+    assert ast.literal_eval(told.stdout) == {"127.0.0.1": each, "127.0.0.2": each}
+
+
+def test_a_schedule_that_can_not_be_written_on_is_sent_as_far_as_it_goes_and_said(tmp_path: Path) -> None:
+    def requests() -> Iterator[tuple[PlannedRequest, bytes]]:
+        yield from plan(10)
+        time.sleep(0.4)  # the beginning is spooled, the run has begun
+        yield from plan_from(10, 5)
+        raise OSError(28, "No space left on device")
+
+    directory = RunDirectory.create(tmp_path / "run")
+    with loopback() as server:
+        outcome = run_load(directory, Load(requests=requests(), target=at(server), options=LoadOptions(prewarm=1)))
+    assert outcome.schedule_error is not None and "No space left" in outcome.schedule_error
+    assert not outcome.whole and not outcome.interrupted
+    assert outcome.reasons == ("the schedule was not written to its end",)
+    found = counted(tmp_path / "run")
+    assert found["complete"] >= 10 and sum(found.values()) == outcome.scheduled == 15
+
+
+def plan_from(first: int, count: int) -> Iterator[tuple[PlannedRequest, bytes]]:
+    for i in range(first, first + count):
+        yield PlannedRequest(request_id=f"r{i}", index=i, due_offset_ns=i * 10_000_000), b"{}"
+
+
+def test_what_is_wrong_with_the_schedule_s_beginning_is_said_before_anything_is_sent(tmp_path: Path) -> None:
+    def requests() -> Iterator[tuple[PlannedRequest, bytes]]:
+        yield from plan(2)
+        raise UserError("prompts.jsonl:3: not JSON")
+
+    with loopback() as server, pytest.raises(UserError, match=r"prompts\.jsonl:3"):
+        load = Load(requests=requests(), target=at(server), options=LoadOptions(prewarm=1))
+        run_load(RunDirectory.create(tmp_path / "run"), load)
     assert server.requests == []
 
 

@@ -30,11 +30,12 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """What a name stood for when the run began, best first, and how long the look-up took (monotonic ns)."""
+    """What a name stood for when the run began, best first, and how long the look-up took (monotonic ns; None: an address was
+    given, there was nothing to look up)."""
 
     addresses: tuple[Address, ...]
-    dns_start_ns: int
-    dns_done_ns: int
+    dns_start_ns: int | None
+    dns_done_ns: int | None
 
 
 def resolve(host: str, port: int) -> Resolved:
@@ -60,7 +61,19 @@ def resolve(host: str, port: int) -> Resolved:
     other = [a for a in known if a[0] != known[0][0]]
     mixed = [a for pair in zip(first, other, strict=False) for a in pair]
     mixed += first[len(other) :] + other[len(first) :]
-    return Resolved(tuple(Address(f, sa) for f, sa in mixed), began, done)
+    addresses = tuple(Address(f, sa) for f, sa in mixed)
+    return Resolved(addresses, None, None) if is_address(host) else Resolved(addresses, began, done)
+
+
+def is_address(host: str) -> bool:
+    """Whether `host` is an IPv4 or IPv6 address and no name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host.partition("%")[0])
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def answering_first(resolved: Resolved, limit_s: float | None) -> Resolved:

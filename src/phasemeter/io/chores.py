@@ -30,6 +30,7 @@ LATEST = 4  # how many times its usual amount a flush may gather while it waits 
 SOON_NS = 2_000_000
 EXPIRE_LEAST_NS, EXPIRE_MOST_NS = 50_000_000, 1_000_000_000
 MARGIN_NS = 50_000
+SCHEDULE_ENDS = "the schedule was not written to its end"
 FAR_NS = 10_000_000
 
 monotonic_ns = time.monotonic_ns
@@ -136,6 +137,8 @@ class Chores:
         self.show()
         if books.shown[counters.STOP]:
             self.stopped = "stopped"
+        if books.shown[counters.NO_MORE_ROWS]:
+            books.due.no_more_rows(SCHEDULE_ENDS)
         self._drain(now)
 
     def show(self) -> None:

@@ -74,9 +74,9 @@ class Connection:
     """`open_attempt` until it does not raise, `advance` on each event until OPEN, then `send`; reading is the loop's."""
 
     __slots__ = (
-        "address_at", "connect_start_ns", "connected_ns", "exchange", "fd", "idle_since_ns", "interest", "local_port",
-        "outgoing", "peer", "recvmsg_into", "reserved_for", "route", "sock", "state", "tcp_connected_ns", "tls", "tunnel",
-        "used",
+        "address_at", "connect_start_ns", "connected_ns", "exchange", "failure", "fd", "follows_look_up", "idle_since_ns",
+        "interest", "local_port", "outgoing", "peer", "recvmsg_into", "reserved_for", "route", "sock", "state",
+        "tcp_connected_ns", "tls", "tunnel", "used",
     )  # fmt: skip
 
     def __init__(self, route: Route) -> None:
@@ -87,10 +87,12 @@ class Connection:
         self.address_at = -1
         self.tls: Any = None
         self.exchange: Any = None
+        self.failure: OSError | None = None  # of a write; an answer may have come before it
         self.reserved_for: Any = None
         self.outgoing = b""
         self.tunnel = b""
         self.used = 0
+        self.follows_look_up = False  # the name was looked up for this one; later ones use what it stood for
         self.interest = 0
         self.connect_start_ns: int | None = None
         self.tcp_connected_ns: int | None = None

@@ -75,6 +75,15 @@ class Due:
             self._queue_bytes += sum(len(body) for _, body in block)
             self._look_again_ns = now if block else now + LOOK_AGAIN_NS
 
+    def no_more_rows(self, reason: str) -> None:
+        """The schedule will not grow any more, though its end was not written."""
+        if self.reason is None and not self._follower.finished:
+            while block := self._follower.next_block():
+                self._queue.extend(block)
+                self._queue_bytes += sum(len(body) for _, body in block)
+            self._follower.finished = True
+            self.reason = reason
+
     def take(self, now: int, in_flight: int) -> list[Exchange]:
         """What may be sent now, in order of due."""
         if not self._queue:

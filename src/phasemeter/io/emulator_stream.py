@@ -37,7 +37,9 @@ class Stream:
         self.cached_tokens = 0
         self.planned_ns: list[int] = []
         self.written_ns: list[int] = []
-        self.first_made_ns = self.last_made_ns = 0  # when the first and last token's steps were really over: what an engine stamps
+        self.first_made_ns = self.last_made_ns = (
+            0  # when the first and last token's steps were really over: what an engine stamps
+        )
         self.outcome: str | None = None
         self.writer = Writer(ask, response_id, self.arrival_unix_ns // 10**9)
         self.later: Callable[[int, Stream], None] = lambda when_ns, stream: None

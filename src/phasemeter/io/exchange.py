@@ -41,15 +41,15 @@ class Exchange:
     def start_record(self, conn: Connection | None) -> Started:
         """The start as it is now; `conn` is the connection that was used or that failed. None: there was none yet."""
         fresh = conn is not None and conn.used <= 1
-        first = fresh and conn is not None and conn.address_at >= 0
+        looked_up = conn.route.resolved if fresh and conn is not None and conn.follows_look_up else None
         self.started = Started(
             number=self.number,
             request_id=self.planned.request_id,
             row=self.row,
             own=self.own,
             due_ns=self.due_ns,
-            dns_start_ns=conn.route.resolved.dns_start_ns if first and conn else None,
-            dns_done_ns=conn.route.resolved.dns_done_ns if first and conn else None,
+            dns_start_ns=looked_up.dns_start_ns if looked_up else None,
+            dns_done_ns=looked_up.dns_done_ns if looked_up else None,
             connect_start_ns=conn.connect_start_ns if fresh and conn else None,
             tcp_connected_ns=conn.tcp_connected_ns if fresh and conn else None,
             connected_ns=conn.connected_ns if fresh and conn else None,

@@ -207,7 +207,7 @@ class Sender:
             else:
                 self.pool.want(conn, EPOLLIN | EPOLLOUT)
         except OSError as error:
-            self._broken(conn, close_kind(error, False), error_text(error))
+            self._send_failed(conn, error)
             return
         self.writer.starts.append(exchange.start_record(conn))
         late = now - exchange.due_ns
@@ -222,25 +222,37 @@ class Sender:
             if not conn.flush():
                 return
         except OSError as error:
-            self._broken(conn, close_kind(error, False), error_text(error))
+            self._send_failed(conn, error)
             return
         self.pool.want(conn, EPOLLIN)
         if conn.exchange is not None and conn.exchange.sent_ns is None:
             conn.exchange.sent_ns = monotonic_ns()
 
-    def _read(self, conn: Connection) -> None:
+    def _send_failed(self, conn: Connection, error: OSError) -> None:
+        """The peer takes no more, but may have answered before (413, 401 to a body it did not want): what came is read first,
+        and only where that leads to no end the failure is one (RFC 9112 section 9.6)."""
+        exchange = conn.exchange
+        if exchange.started is None:
+            self.writer.starts.append(exchange.start_record(conn))
+        conn.failure, conn.outgoing = error, b""
+        self.pool.want(conn, EPOLLIN)
+        while conn.exchange is exchange and conn.state == OPEN and self._read(conn):
+            pass
+
+    def _read(self, conn: Connection) -> bool:
+        """Take what one read gives; whether there was anything to take."""
         try:
             count, control, _, _ = conn.recvmsg_into(self._buffers, CONTROL_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._broken(conn, close_kind(error, False), error_text(error))
-            return
+            return True
         user_ns = self._now_ns = monotonic_ns()
         exchange = conn.exchange
         if not count or exchange is None:
             self._ended(conn, user_ns)
-            return
+            return True
         kernel_ns = None
         if control:
             seconds, nanoseconds = unpack_timespec(control[0][2])
@@ -249,7 +261,7 @@ class Sender:
         if conn.tls is not None:
             plain = self._decrypt(conn, data)
             if not plain:
-                return
+                return True
             data = plain
         self._note_number(exchange.number)
         self._note_read((user_ns, kernel_ns, data))
@@ -264,11 +276,12 @@ class Sender:
             if not exchange.end.complete:
                 self.pool.drop(conn)
                 self._finish(exchange, "malformed", f"{type(error).__name__}: {error}", user_ns)
-                return
+                return True
         if exchange.end.complete:
             self._completed(conn, exchange, user_ns)
         elif conn.tls is not None and conn.tls.ended:
             self._ended(conn, user_ns)
+        return True
 
     def _decrypt(self, conn: Connection, data: bytes) -> bytes | None:
         """The plaintext that a read released; None when there is none, or when the connection broke over it."""
@@ -300,6 +313,8 @@ class Sender:
         """The peer closed, or spoke without having been asked."""
         if conn.exchange is None:
             self.pool.drop(conn)
+        elif conn.failure is not None:
+            self._broken(conn, close_kind(conn.failure, False), error_text(conn.failure))
         else:
             self._broken(conn, "eof", None)
 

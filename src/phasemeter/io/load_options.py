@@ -19,7 +19,7 @@ NextRequest = Callable[[PlannedRequest, bytes, Capture], tuple[PlannedRequest, b
 
 COUNTERS = (
     "state", "stop", "sent", "in_flight", "waiting", "done", "failed", "cancelled", "bytes", "lag_ns", "lag_max_ns",
-    "late_ns", "late_max_ns", "rows_taken", "bodies_taken_bytes", "open_connections",
+    "late_ns", "late_max_ns", "rows_taken", "bodies_taken_bytes", "open_connections", "no_more_rows",
 )  # fmt: skip
 (
     STATE,
@@ -38,6 +38,7 @@ COUNTERS = (
     ROWS,
     BODIES,
     CONNS,
+    NO_MORE_ROWS,
 ) = range(len(COUNTERS))
 COUNTER_BYTES = 8 * len(COUNTERS)
 STARTING, READY, RUNNING, ENDED = range(4)

@@ -38,6 +38,7 @@ class Pool:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._warm_after_ns = 0
+        self._looked_up = True
 
     def acquire(self) -> Connection | None:
         """An idle connection, the one used last first: it is the least likely to have been closed by the server."""
@@ -53,6 +54,7 @@ class Pool:
         """Begin one connection; False when it failed at once (`on_failed` has been told)."""
         conn = Connection(self.route)
         conn.reserved_for = reserved_for
+        conn.follows_look_up, self._looked_up = self._looked_up, False
         self.connecting[conn] = None
         return self._attempt(conn, None)
 

@@ -64,6 +64,10 @@ class ScheduleWriter:
             self.flush()
         return row
 
+    @property
+    def rows_on_disk(self) -> int:
+        return self.rows - len(self._pending)
+
     def flush(self) -> None:
         if self._pending:
             framing.append(self._bodies, b"".join(self._pending_bodies))

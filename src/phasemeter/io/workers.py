@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from phasemeter.errors import NetworkError, UserError
+from phasemeter.errors import NetworkError, PhasemeterError, UserError
 from phasemeter.io import descriptor_limit
 from phasemeter.io import load_options as counters
 from phasemeter.io.load_options import LoadOptions, WorkerConfig
@@ -32,6 +32,7 @@ POLL_S = 0.1
 SPOOL_AHEAD_BYTES = 64 << 20
 SPOOL_AHEAD_ROWS = 20_000
 FIRST_SPOOL_S = 0.3
+COMFORTABLE_ROWS = 2000
 READY_WITHIN_S = 30.0
 LEAVE_WITHIN_S = 15.0
 
@@ -65,11 +66,16 @@ class LoadOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     interrupted: bool
     progress: Progress
+    schedule_error: str | None = None  # why the schedule was not written to its end, though workers took rows
 
     @property
     def whole(self) -> bool:
-        """Whether every worker came to its natural end."""
-        return not self.interrupted and all(reason in {"done", "duration"} for reason in self.reasons)
+        """Whether every worker came to its natural end, with all of the schedule."""
+        return (
+            self.schedule_error is None
+            and not self.interrupted
+            and all(reason in {"done", "duration"} for reason in self.reasons)
+        )
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,18 +101,21 @@ def run_load(
         options = msgspec.structs.replace(options, processes=options.concurrency)
     descriptor_limit.require(-(-(options.expected_open or options.concurrency or 0) // options.processes))
     spool = Spool(directory, load.requests)
-    spool.ahead(0, 0, time.monotonic() + FIRST_SPOOL_S)
-    crew = Crew(directory.capture, load.target, options)
     try:
-        crew.await_ready()
-        start_ns = crew.start(options.start_delay_s)
-        interrupted = _watch(crew, spool, on_progress, should_stop)
+        spool.begin(time.monotonic() + FIRST_SPOOL_S)
+        crew = Crew(directory.capture, load.target, options)
+        try:
+            crew.await_ready()
+            start_ns = crew.start(options.start_delay_s)
+            interrupted = _watch(crew, spool, on_progress, should_stop)
+        finally:
+            crew.end()
     finally:
-        crew.end()
         spool.close()
     return LoadOutcome(
         start_ns=start_ns, start_realtime_ns=time.time_ns() - (time.monotonic_ns() - start_ns), scheduled=spool.rows,
         reasons=tuple(crew.reasons(directory)), interrupted=interrupted, progress=crew.progress(spool.rows),
+        schedule_error=spool.failure,
     )  # fmt: skip
 
 
@@ -123,7 +132,9 @@ def _watch(crew: Crew, spool: Spool, on_progress: Callable[[Progress], None], sh
             if interrupted or crew.none_left():
                 spool.stop()
             else:
-                spool.ahead(*crew.taken(), time.monotonic() + POLL_S / 2)
+                spool.ahead(*crew.taken(), time.monotonic() + spool.patience_s(crew.taken()[0]))
+            if spool.failure is not None:
+                crew.no_more_rows()
             if crew.all_left(POLL_S if spool.finished else POLL_S / 4):
                 return interrupted
         except KeyboardInterrupt:
@@ -140,17 +151,29 @@ class Spool:
         self._writer = ScheduleWriter(directory.capture, "shared")
         self._requests: Iterator[tuple[PlannedRequest, bytes]] = iter(requests)
         self.finished = False
+        self.failure: str | None = None
 
     @property
     def rows(self) -> int:
-        return self._writer.rows
+        return self._writer.rows_on_disk
+
+    def begin(self, until_s: float) -> None:
+        """Write the beginning. Raises what goes wrong: nothing has been sent yet."""
+        self._ahead(0, 0, until_s)
 
     def ahead(self, rows_taken: int, bytes_taken: int, until_s: float) -> None:
-        """Write until far enough ahead or `until_s`. A full disk ends it: the workers notice by themselves and say so."""
+        """Write until far enough ahead or `until_s`. A full disk, or a file of prompts that can't be read on, ends it: what is
+        on disk is still sent, `failure` says why there is no more."""
         try:
             self._ahead(rows_taken, bytes_taken, until_s)
-        except OSError:
+        except OSError as error:
+            self.failure = f"the schedule can't be written on: {error.strerror or error}"
+        except PhasemeterError as error:
+            self.failure = f"the schedule ends early: {error}"
+        if self.failure is not None:
             self.finished = True
+            with contextlib.suppress(OSError):  # rows that find no room are not scheduled
+                self._writer.flush()
 
     def _ahead(self, rows_taken: int, bytes_taken: int, until_s: float) -> None:
         while not self.finished and time.monotonic() < until_s:
@@ -166,6 +189,10 @@ class Spool:
             self._writer.add(*following)
         if not self.finished:
             self._writer.flush()
+
+    def patience_s(self, rows_taken: int) -> float:
+        """How long to write at a time: the more is ready, the less, for workers share the machine and wake up late beside us."""
+        return POLL_S / 2 if self.rows - rows_taken < COMFORTABLE_ROWS else POLL_S / 50
 
     def stop(self) -> None:
         self.finished = True
@@ -248,6 +275,10 @@ class Crew:
     def stop(self) -> None:
         for worker in range(len(self._processes)):
             self._shown[worker * len(counters.COUNTERS) + counters.STOP] = 1
+
+    def no_more_rows(self) -> None:
+        for worker in range(len(self._processes)):
+            self._shown[worker * len(counters.COUNTERS) + counters.NO_MORE_ROWS] = 1
 
     def kill(self) -> None:
         for process in self._processes:

@@ -1,0 +1,223 @@
+"""Servers that answer early, close early, close half, say much or say nothing: what came is kept, the rest goes on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from phasemeter.io.addresses import resolve
+from phasemeter.io.connection import route_to
+from phasemeter.io.load_options import LoadOptions
+from phasemeter.io.pool import Pool
+from phasemeter.io.target import target_of
+from phasemeter.records.capture import Capture
+from phasemeter.records.request import PlannedRequest
+
+from .loopback import Line, answers, loopback
+from .test_load import at, closes, plan, raw, send
+
+LARGE = b"x" * 8_000_000
+REFUSAL = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large"
+
+
+def by_due(captures: list[Capture]) -> list[Capture]:
+    return sorted(captures, key=lambda c: c.due_ns)
+
+
+def head_only(line: Line) -> None:
+    """Read no further than the request's head."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += line.sock.recv(1024)
+
+
+def refuses_and_resets(line: Line) -> None:
+    head_only(line)
+    line.say(REFUSAL)
+    threading.Event().wait(0.05)
+    line.reset()
+
+
+def refuses_and_waits(line: Line) -> None:
+    head_only(line)
+    line.say(REFUSAL)
+    threading.Event().wait(0.5)
+
+
+@pytest.mark.parametrize("speak", [refuses_and_resets, refuses_and_waits])
+def test_an_answer_that_comes_before_the_body_was_taken_is_the_answer(tmp_path: Path, speak: object) -> None:
+    with loopback(speak) as server:  # type: ignore[arg-type]
+        _, captures = send(tmp_path, at(server), plan(1, body=LARGE))
+    assert closes(captures) == {"complete": 1}
+    assert raw(captures[0]) == REFUSAL
+    assert captures[0].sent_ns is None, "the body never went out whole"
+
+
+def test_a_connection_that_broke_in_the_body_without_an_answer_is_a_reset(tmp_path: Path) -> None:
+    def leaves(line: Line) -> None:
+        head_only(line)
+        line.reset()
+
+    with loopback(leaves) as server:
+        _, captures = send(tmp_path, at(server), plan(1, body=LARGE))
+    assert closes(captures) == {"reset": 1}
+    assert captures[0].error and ("ECONNRESET" in captures[0].error or "EPIPE" in captures[0].error)
+
+
+def test_a_server_that_closes_after_each_answer_costs_no_request_and_no_resend(tmp_path: Path) -> None:
+    def once(line: Line) -> None:
+        if line.request() is not None:
+            line.answer(extra=b"Connection: close\r\n")
+
+    with loopback(once) as server:
+        _, captures = send(tmp_path, at(server), plan(30, gap_ms=10), LoadOptions(prewarm=4))
+    assert closes(captures) == {"complete": 30}
+    assert not any(c.resent or c.reused_connection for c in captures)
+
+
+@pytest.mark.parametrize("keep", [b"", b"Connection: keep-alive\r\n"])
+def test_an_older_http_is_understood_and_its_connections_are_kept_only_where_it_says_so(
+    tmp_path: Path, keep: bytes
+) -> None:
+    def old(line: Line) -> None:
+        while line.request() is not None:
+            line.say(b"HTTP/1.0 200 OK\r\n%bContent-Length: 2\r\n\r\nok" % keep)
+            if not keep:
+                return
+
+    with loopback(old) as server:
+        _, captures = send(tmp_path, at(server), plan(4, gap_ms=40))
+    assert closes(captures) == {"complete": 4}
+    assert any(c.reused_connection for c in captures) == bool(keep)
+
+
+def test_an_older_http_without_a_length_ends_with_its_connection(tmp_path: Path) -> None:
+    def old(line: Line) -> None:
+        if line.request() is not None:
+            line.say(b"HTTP/1.0 200 OK\r\n\r\nall")
+
+    with loopback(old) as server:
+        _, captures = send(tmp_path, at(server), plan(2, gap_ms=40))
+    assert closes(captures) == {"eof": 2}
+    assert all(raw(c).endswith(b"all") for c in captures)
+
+
+def test_trailers_belong_to_the_answer_and_the_connection_goes_on(tmp_path: Path) -> None:
+    def trailing(line: Line) -> None:
+        while line.request() is not None:
+            line.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-time\r\n\r\n2\r\nok\r\n0\r\n")
+            threading.Event().wait(0.03)
+            line.say(b"x-time: 7\r\nx-more: 99\r\n\r\n")
+
+    with loopback(trailing) as server:
+        _, captures = send(tmp_path, at(server), plan(3, gap_ms=80))
+    assert closes(captures) == {"complete": 3}
+    assert all(raw(c).endswith(b"99\r\n\r\n") for c in captures)
+    assert by_due(captures)[2].reused_connection
+
+
+def test_very_large_headers_are_taken_whole(tmp_path: Path) -> None:
+    much = b"".join(b"X-Filler-%d: %b\r\n" % (i, b"y" * 4000) for i in range(150))
+
+    def wordy(line: Line) -> None:
+        while line.request() is not None:
+            line.answer(extra=much)
+
+    with loopback(wordy) as server:
+        _, captures = send(tmp_path, at(server), plan(2, gap_ms=50))
+    assert closes(captures) == {"complete": 2}
+    assert all(much in raw(c) for c in captures)
+
+
+def test_a_server_that_closes_its_half_after_the_answer_is_not_asked_again_on_it(tmp_path: Path) -> None:
+    def half(line: Line) -> None:
+        if line.request() is not None:
+            line.answer()
+            line.sock.shutdown(socket.SHUT_WR)
+            line.request()
+
+    with loopback(half) as server:
+        _, captures = send(tmp_path, at(server), plan(4, gap_ms=60))
+    assert closes(captures) == {"complete": 4}
+    assert not any(c.resent for c in captures)
+
+
+def test_a_server_that_closes_its_half_within_the_answer_has_truncated_it(tmp_path: Path) -> None:
+    def half(line: Line) -> None:
+        if line.request() is not None:
+            line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\npart")
+            line.sock.shutdown(socket.SHUT_WR)
+            threading.Event().wait(0.3)
+
+    with loopback(half) as server:
+        _, captures = send(tmp_path, at(server), plan(1))
+    assert closes(captures) == {"eof": 1} and raw(captures[0]).endswith(b"part")
+
+
+def test_a_reader_that_is_slow_with_one_body_delays_no_other_request(tmp_path: Path) -> None:
+    def slow(line: Line) -> None:
+        if line.sock.recv(4, socket.MSG_PEEK) and line.serial == 0:
+            head_only(line)
+            threading.Event().wait(0.6)
+        answers(line)
+
+    def requests() -> object:
+        yield PlannedRequest(request_id="large", index=0, due_offset_ns=0), LARGE
+        yield from plan(20, gap_ms=15)
+
+    with loopback(slow) as server:
+        _, captures = send(tmp_path, at(server, total_s=3.0), requests(), LoadOptions(prewarm=1))  # type: ignore[arg-type]
+    small = [c for c in captures if c.request_id != "large"]
+    large = next(c for c in captures if c.request_id == "large")
+    assert closes(small) == {"complete": 20}
+    assert large.closed_ns is not None
+    assert all(c.closed_ns is not None and c.closed_ns < large.closed_ns for c in small)
+
+
+def test_a_silence_in_the_schedule_ends_with_a_fresh_connection_made_before_it_was_needed(tmp_path: Path) -> None:
+    def requests() -> object:
+        for i, due_ms in enumerate((0, 50, 900, 950)):
+            yield PlannedRequest(request_id=f"r{i}", index=i, due_offset_ns=due_ms * 1_000_000), b"{}"
+
+    options = LoadOptions(prewarm=1, worker_module="tests.io.hasty_worker")
+    with loopback() as server:
+        outcome, captures = send(tmp_path, at(server), requests(), options)  # type: ignore[arg-type]
+    found = by_due(captures)
+    assert [round((c.due_ns - outcome.start_ns) / 1e6) for c in found] == [0, 50, 900, 950]
+    assert closes(captures) == {"complete": 4}
+    after = found[2]
+    assert not after.reused_connection and not after.resent
+    assert after.connected_ns is not None and after.connected_ns < after.due_ns
+    assert found[1].closed_ns is not None and after.connect_start_ns is not None
+    assert after.connect_start_ns > found[1].closed_ns
+
+
+def test_no_more_connections_are_being_made_at_once_than_allowed() -> None:
+    with loopback() as server:
+        target = target_of(f"http://127.0.0.1:{server.port}/")
+        pool = Pool(route_to(target, resolve("127.0.0.1", server.port), False), 7, lambda c: None, lambda c, k, e: None)
+        opened = 0
+        while opened < 40:
+            pool.ensure(40 - opened)
+            assert 0 < len(pool.connecting) <= 7
+            for fd, _ in pool.poll.poll(1, 32):
+                pool.progress(pool.by_fd[fd])
+            opened = len(pool.by_fd) - len(pool.connecting)
+        pool.close()
+
+
+def test_only_the_first_connection_after_a_name_was_looked_up_carries_the_look_up(tmp_path: Path) -> None:
+    with loopback() as server:
+        _, named = send(
+            tmp_path, target_of(f"http://localhost:{server.port}/"), plan(6, gap_ms=0), LoadOptions(prewarm=1)
+        )
+        _, numbered = send(tmp_path / "b", at(server), plan(3, gap_ms=0))
+    with_stamps = [c for c in named if c.dns_start_ns is not None]
+    assert len(with_stamps) == 1 and not with_stamps[0].reused_connection
+    first = with_stamps[0]
+    assert first.dns_start_ns and first.dns_done_ns and first.connect_start_ns
+    assert first.dns_start_ns <= first.dns_done_ns <= first.connect_start_ns
+    assert all(c.dns_start_ns is None and c.dns_done_ns is None for c in numbered)
