@@ -7,22 +7,27 @@ here: the search for the rate that reaches a target (studies/).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from phasemeter.contract import names
+from phasemeter.contract.model import PERCENTILES, Contract
 from phasemeter.contract.samples import reading
 from phasemeter.errors import Undefined
 from phasemeter.records.request_row import RequestRow
 from phasemeter.stats.intervals import clopper_pearson_interval, effective_n
+from phasemeter.stats.quantiles import ranks_of
 from phasemeter.stats.stationarity import correlated
 
 Judgement = Literal["good", "bad", "not_evaluable", "unsent"]
+SHORTEST_CORRELATED = 200  # requests: below, batch means have too few a batch to say anything
 SCALES = (0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,95 +89,206 @@ def state(metric: str, limit_s: float, row: RequestRow) -> bool | None:
     return True if most <= limit_s else None
 
 
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What each request has to keep, and how many have to: `objectives` by workload class (None: all requests), in seconds."""
+
+    objectives: Mapping[str | None, Mapping[str, float]]
+    attainment: float
+
+    def of(self, row: RequestRow) -> Mapping[str, float]:
+        """The limits of one request: its class's own, else those of all."""
+        return self.objectives.get(row.workload_class, self.objectives.get(None, {}))
+
+    def columns(self) -> dict[tuple[str | None, str], float]:
+        """(class, metric): limit, over all classes."""
+        return {(who, metric): limit for who, limits in self.objectives.items() for metric, limit in limits.items()}
+
+
+def promise_of(contract: Contract) -> Promise | None:
+    """The per-request promise of a contract: `capacity.objectives`, else the tightest limit of each promised latency.
+
+    The share is `capacity.attainment` (of several classes the highest); where none is stated, the percentile that a limit
+    was promised for (the highest of them). None where a contract promises no latency to a request.
+    """
+    objectives: dict[str | None, dict[str, float]] = {
+        capacity.workload_class: capacity.objectives for capacity in contract.capacities if capacity.objectives
+    }
+    shares = [capacity.attainment for capacity in contract.capacities if capacity.attainment is not None]
+    tightest: dict[tuple[str | None, str], tuple[float, float]] = {}
+    for line in contract.objectives:
+        if line.phase or line.metric in names.gaps():
+            continue
+        key, found = (line.workload_class, line.metric), (line.limit_s, PERCENTILES.get(line.statistic, 0.5))
+        tightest[key] = min(found, tightest.get(key, found))
+    for (who, metric), (limit, _) in tightest.items():
+        if who not in {capacity.workload_class for capacity in contract.capacities}:
+            objectives.setdefault(who, {})[metric] = limit
+    if not any(objectives.values()):
+        return None
+    whole = objectives.get(None, {})
+    joined = {who: {**whole, **own} for who, own in objectives.items()}
+    implied = max((share for _, share in tightest.values()), default=0.9)
+    return Promise(objectives=joined, attainment=max(shares) if shares else implied)
+
+
+class Meter:
+    """Takes in a run's measured rows one by one, in any order, and keeps of each only how near it came to its limits."""
+
+    def __init__(self, promise: Promise) -> None:
+        self.promise = promise
+        self.columns = promise.columns()
+        self._due: list[int] = []
+        self._least: list[list[float]] = []
+        self._most: list[list[float]] = []
+        self._reasons: list[str | None] = []
+        self._unsent = 0
+
+    def add(self, row: RequestRow) -> None:
+        """One request; warm-up and probes are not counted."""
+        if row.phase != "measured":
+            return
+        if row.outcome == "unsent":
+            self._unsent += 1
+            return
+        self._due.append(row.due_ns)
+        own = self.promise.of(row)
+        who = row.workload_class if row.workload_class in self.promise.objectives else None
+        least, most, why = [], [], None
+        for name, metric in self.columns:
+            if name != who or metric not in own:
+                least.append(-math.inf)  # another class's limit: kept, whatever it is
+                most.append(-math.inf)
+                continue
+            low, high, reason = reading(metric, row)
+            why = why or (f"{metric}: {reason}" if reason else None)
+            least.append(low)
+            most.append(high)
+        self._least.append(least)
+        self._most.append(most)
+        self._reasons.append(why or ("cancelled" if row.outcome == "cancelled" else None))
+
+    def judged(self) -> Judged:
+        """What was taken in, in the order due."""
+        order = np.argsort(np.array(self._due, dtype=np.int64), kind="stable")
+        shape = (len(self._due), len(self.columns))
+        return Judged(
+            least=np.array(self._least, dtype=np.float64).reshape(shape)[order],
+            most=np.array(self._most, dtype=np.float64).reshape(shape)[order],
+            limits=np.array(list(self.columns.values()), dtype=np.float64),
+            names=tuple(metric if who is None else f"{who}.{metric}" for who, metric in self.columns),
+            due_ns=np.array(self._due, dtype=np.int64)[order],
+            reasons=tuple(self._reasons[i] for i in order),
+            unsent=self._unsent,
+        )
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """Each sent request's kindest and harshest reading against each limit (requests × objectives), in the order due."""
+
+    least: Floats
+    most: Floats
+    limits: Floats
+    names: tuple[str, ...]
+    due_ns: npt.NDArray[np.int64]
+    reasons: tuple[str | None, ...]
+    unsent: int
+
+    def good(self, scale: float = 1.0) -> tuple[Bools, Bools]:
+        """(good ones, ones that it can be said of) with all limits times `scale`."""
+        good, bad = _judged(self.least, self.most, self.limits * scale)
+        return good, good | bad
+
+    def single(self, column: int) -> tuple[Bools, Bools]:
+        """(kept, said of) for one objective alone."""
+        kept, broken = self.most[:, column] <= self.limits[column], self.least[:, column] > self.limits[column]
+        applies = self.most[:, column] > -math.inf
+        return kept & applies, (kept | broken) & applies
+
+    def strain(self) -> Floats:
+        """How near each request came to its limits: the worst of value over limit; a failure is infinitely over."""
+        if not self.limits.size:
+            return np.zeros(len(self.due_ns))
+        ratios: Floats = np.nan_to_num(self.least / self.limits, nan=-math.inf, posinf=math.inf).max(axis=1)
+        return ratios
+
+
+def goodput_of(contract: Contract, rows: Iterable[RequestRow], window_s: float | None = None) -> Goodput | None:
+    """A run's goodput under a contract; None where it promises no latency to a request."""
+    promise = promise_of(contract)
+    if promise is None:
+        return None
+    meter = Meter(promise)
+    for row in rows:
+        meter.add(row)
+    return summed(meter.judged(), window_s, contract.confidence)
+
+
 def goodput(
     rows: Sequence[RequestRow],
     objectives: Mapping[str, float],
     window_s: float | None = None,
     confidence: float = 0.95,
 ) -> Goodput:
-    """Goodput of the rows that were due in the window (measured ones, in the order due), of `window_s` seconds.
+    """Goodput of the rows that were due in the window (measured ones), of `window_s` seconds.
 
     `window_s` None: from the first due to the last; rate-free where that has no length (all due at once).
     """
-    sent = [row for row in rows if row.outcome != "unsent"]
-    least, most, reasons = _readings(sent, objectives)
-    limits = np.array(list(objectives.values()), dtype=np.float64)
-    good, bad = _judged(least, most, limits)
-    said = good | bad
-    n = int(said.sum())
+    meter = Meter(Promise(objectives={None: objectives}, attainment=1.0))
+    for row in rows:
+        meter.add(row)
     if window_s is None and rows:
         window_s = (max(row.due_ns for row in rows) - min(row.due_ns for row in rows)) / 1e9
+    return summed(meter.judged(), window_s, confidence)
+
+
+def summed(judged: Judged, window_s: float | None = None, confidence: float = 0.95) -> Goodput:
+    """The shares and rates of judged requests."""
+    good, said = judged.good()
+    n = int(said.sum())
+    if window_s is None and judged.due_ns.size:
+        window_s = float(judged.due_ns[-1] - judged.due_ns[0]) / 1e9
     attainment = float(good.sum()) / n if n else None
-    bounds: tuple[float | None, float | None] = attainment_interval(good[said], confidence) if n else (None, None)
+    strain = judged.strain()[said]
+    bounds = attainment_interval(good[said], confidence, strain) if n else (None, None)
     per_s, per_s_ci, reason = _rate(int(good.sum()), n, bounds, window_s)
     return Goodput(
         good=int(good.sum()),
-        bad=int(bad.sum()),
-        not_evaluable=len(sent) - n,
-        unsent=len(rows) - len(sent),
+        bad=n - int(good.sum()),
+        not_evaluable=len(judged.due_ns) - n,
+        unsent=judged.unsent,
         attainment=attainment,
         ci=bounds,
         per_s=per_s,
         per_s_ci=per_s_ci,
         window_s=window_s,
-        objectives=dict(objectives),
-        marginal=_marginal(least, most, objectives),
-        sensitivity={f"{scale:g}": _attainment(least, most, limits * scale) for scale in SCALES},
-        binding=_binding(least, objectives),
-        not_evaluable_reasons=_reasons(reasons, ~said),
+        objectives=dict(zip(judged.names, map(float, judged.limits), strict=True)),
+        marginal={name: _share(*judged.single(j)) for j, name in enumerate(judged.names)},
+        sensitivity={f"{scale:g}": _share(*judged.good(scale))[0] for scale in SCALES},
+        binding=_binding(judged),
+        not_evaluable_reasons=_reasons(list(judged.reasons), ~said),
         reason=reason,
     )
 
 
-def _readings(
-    rows: Sequence[RequestRow], objectives: Mapping[str, float]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], list[str | None]]:
-    least = np.full((len(rows), len(objectives)), math.nan)
-    most = np.full((len(rows), len(objectives)), math.nan)
-    reasons: list[str | None] = []
-    for i, row in enumerate(rows):
-        why: str | None = None
-        for j, metric in enumerate(objectives):
-            least[i, j], most[i, j], reason = reading(metric, row)
-            why = why or (f"{metric}: {reason}" if reason else None)
-        reasons.append(why or ("cancelled" if row.outcome == "cancelled" else None))
-    return least, most, reasons
+def _share(good: Bools, said: Bools) -> tuple[float | None, int]:
+    n = int(said.sum())
+    return (float(good[said].sum()) / n if n else None), n
 
 
-def _judged(
-    least: npt.NDArray[np.float64], most: npt.NDArray[np.float64], limits: npt.NDArray[np.float64]
-) -> tuple[Bools, Bools]:
+def _judged(least: Floats, most: Floats, limits: Floats) -> tuple[Bools, Bools]:
     # comparisons with nan are False: an undefined objective neither breaks nor keeps its limit
     bad = np.asarray((least > limits).any(axis=1), dtype=bool)
     good = np.asarray((most <= limits).all(axis=1) & ~bad, dtype=bool)
     return good, bad
 
 
-def _attainment(
-    least: npt.NDArray[np.float64], most: npt.NDArray[np.float64], limits: npt.NDArray[np.float64]
-) -> float | None:
-    good, bad = _judged(least, most, limits)
-    n = int(good.sum() + bad.sum())
-    return float(good.sum()) / n if n else None
-
-
-def _marginal(
-    least: npt.NDArray[np.float64], most: npt.NDArray[np.float64], objectives: Mapping[str, float]
-) -> dict[str, tuple[float | None, int]]:
-    found: dict[str, tuple[float | None, int]] = {}
-    for j, (metric, limit) in enumerate(objectives.items()):
-        kept, broken = int((most[:, j] <= limit).sum()), int((least[:, j] > limit).sum())
-        found[metric] = (kept / (kept + broken) if kept + broken else None, kept + broken)
-    return found
-
-
-def _binding(least: npt.NDArray[np.float64], objectives: Mapping[str, float]) -> str | None:
+def _binding(judged: Judged) -> str | None:
     # a failure breaks them all and says nothing about which binds
     broken = {
-        metric: int(((least[:, j] > limit) & np.isfinite(least[:, j])).sum())
-        for j, (metric, limit) in enumerate(objectives.items())
+        name: int(((judged.least[:, j] > judged.limits[j]) & np.isfinite(judged.least[:, j])).sum())
+        for j, name in enumerate(judged.names)
     }
-    worst = max(broken, key=lambda metric: broken[metric], default=None)
+    worst = max(broken, key=lambda name: broken[name], default=None)
     return worst if worst is not None and broken[worst] else None
 
 
@@ -184,18 +300,24 @@ def _reasons(reasons: list[str | None], unsaid: Bools) -> dict[str, int]:
     return counts
 
 
-def attainment_interval(good: Bools, confidence: float = 0.95) -> tuple[float | None, float | None]:
+def attainment_interval(
+    good: Bools, confidence: float = 0.95, strain: Floats | None = None
+) -> tuple[float | None, float | None]:
     """The exact interval of a share of good requests in order; where neighbours are alike, at the n they are worth.
 
-    (None, None) where they are alike and too few for batch means.
+    `strain`: how near each request came to its limits (value over limit, the worst of them): neighbours that are alike in it are
+    alike although all of them are good. (None, None) where they are alike and too few for batch means.
     """
     values = good.astype(np.float64)
     n = float(values.size)
-    if correlated(values):
-        if values.size < 200:
-            return None, None
+    alike = [one for one in (values, strain) if one is not None and correlated(one)]
+    if alike and values.size < SHORTEST_CORRELATED:
+        return None, None
+    for one in (values, strain) if alike else ():
+        if one is None or not float(np.ptp(ranks_of(one))):
+            continue  # what doesn't vary can't say how alike neighbours are
         try:
-            n = effective_n(values)
+            n = min(n, effective_n(one if one is values else ranks_of(one)))
         except Undefined:
             return None, None
     share = float(values.mean())

@@ -94,7 +94,7 @@ def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
     watch = watchers or Watchers()
     wanted = points(asked)
     if len(wanted) == 1:
-        kept = _complete(Path(asked.output)) if asked.resume and asked.output else None
+        kept = complete(Path(asked.output)) if asked.resume and asked.output else None
         return Many(measured=(kept or bench(url, wanted[0][1], watch),))
     folder = Path(asked.output) if asked.output else RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-sweep"
     if folder.exists() and not asked.resume:
@@ -102,7 +102,7 @@ def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
     many = Many(measured=(), index=folder / INDEX)
     for number, (name, own) in enumerate(wanted):
         watch.note(f"run {number + 1} of {len(wanted)}: {name}")
-        kept = _complete(folder / name) if asked.resume else None
+        kept = complete(folder / name) if asked.resume else None
         try:
             one = kept or bench(url, msgspec.structs.replace(own, output=str(folder / name)), watch)
         except (NetworkError, ServerError) as gone:
@@ -119,7 +119,7 @@ def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
     return many
 
 
-def _complete(path: Path) -> Measured | None:
+def complete(path: Path) -> Measured | None:
     """A run that came to its own end; what did not is set aside, so that it is measured again and nothing is lost."""
     if not path.exists():
         return None

@@ -1,0 +1,120 @@
+"""`phasemeter goodput`: the highest rate that keeps a contract, on a service or on the simulator."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from phasemeter import lazy
+from phasemeter.cli.bench_options import BenchOptions
+from phasemeter.cli.contract import read_contract
+from phasemeter.errors import UserError
+
+SEARCH = Group("Search", sort_key=0)
+
+
+def goodput(
+    url: str | None = None,
+    *,
+    simulate: Annotated[
+        Path | None, Parameter(group=SEARCH, help="ask the simulator: a plan, in place of a URL")
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        Parameter(group=SEARCH, help='begin no run that would end later, like "20 min"; default: 30 min on a URL'),
+    ] = None,
+    precision: Annotated[
+        str, Parameter(group=SEARCH, help="relative half width of the answer's interval that is enough")
+    ] = "5 %",
+    options: Annotated[BenchOptions | None, Parameter(name="*")] = None,
+) -> int:
+    """Find the highest rate that keeps a contract, with an interval; say which objective binds.
+
+    Each rate tried is measured in up to 5 looks, each as long as all before it; every look is a run directory that `report`
+    reads. --rate is where the search starts, --requests how long a first look is. Ends with 0, or 3 where no rate tried
+    keeps the contract or none misses it, 130 when interrupted (--resume takes up what is there).
+
+    Parameters
+    ----------
+    url
+        the service, with or without /v1
+
+    Examples:
+        phasemeter goodput http://127.0.0.1:8000 --contract chat.yaml --max-time "20 min"
+        phasemeter goodput http://127.0.0.1:8000 --contract chat.yaml --rate 4/s -o runs/search --resume
+        phasemeter goodput --simulate plan.yaml --contract chat.yaml --json
+    """
+    wanted = options or BenchOptions()
+    if (url is None) == (simulate is None):
+        raise UserError("goodput asks one of two: a URL, or --simulate PLAN.yaml")
+    if wanted.contract is None:
+        raise UserError("goodput needs --contract: what has to be kept (`phasemeter contract new` writes a starter)")
+    if wanted.concurrency is not None or wanted.trace is not None or wanted.repeat != 1 or wanted.duration is not None:
+        raise UserError(
+            "goodput chooses rates and lengths itself: leave out --concurrency, --trace, --duration and --repeat"
+        )
+    runs, units = lazy.load("phasemeter.runs.goodput"), lazy.load("phasemeter.units")
+    limits = runs.Limits(
+        most_s=runs.read_duration(max_time or (None if simulate else "30 min")), precision=units.share(precision),
+        first_look=None if wanted.requests is None else units.count(wanted.requests), resume=wanted.resume,
+    )  # fmt: skip
+    contract = read_contract(Path(wanted.contract))
+    if simulate is not None:
+        found, promise, folder = _simulated(simulate, contract, limits, wanted)
+    else:
+        asked = lazy.load("phasemeter.runs.asked").Asked(**vars(wanted))
+        with lazy.load("phasemeter.report.live").view(quiet=wanted.quiet) as watchers:
+            found, promise, folder = runs.search_service(url, asked, contract, limits, watchers)
+    answer = runs.document(found, promise)
+    if folder is not None:
+        runs.write(folder, answer)
+        print(f"probes: {folder}", file=sys.stderr)
+    print(json.dumps(answer, allow_nan=False, ensure_ascii=False) if wanted.json else "\n".join(words(answer)))
+    return 0 if answer["goodput_per_s"]["value"] is not None and answer["reason"] != "no_rate_missed" else 3
+
+
+def _simulated(plan: Path, contract: Any, limits: Any, wanted: BenchOptions) -> tuple[Any, Any, Path | None]:
+    read = lazy.load("phasemeter.cli.simulate").read_plan(str(plan))
+    if wanted.seed:
+        read = lazy.load("msgspec").structs.replace(read, seed=wanted.seed)
+    folder = None if wanted.output is None else Path(wanted.output)
+
+    def tell(line: str) -> None:
+        if not wanted.quiet:
+            print(line, file=sys.stderr)
+
+    return (*lazy.load("phasemeter.runs.goodput").search_plan(read, contract, limits, folder, tell), folder)
+
+
+def words(answer: dict[str, Any]) -> list[str]:
+    """The answer for a person: each rate tried, then the rate, what binds, and what another SLO would give."""
+    lines = []
+    for probe in answer["probes"]:
+        share, (low, high) = probe["attainment"]["value"], probe["attainment"]["ci95"]
+        text = "–" if share is None else f"{100 * share:5.1f} %"
+        sure = "" if low is None or high is None else f" ({100 * low:.1f} … {100 * high:.1f} %)"
+        lines.append(f"{probe['rate_per_s']:9.4g} req/s  {text} good{sure}  {probe['standing']}"
+                     + (f": {probe['why']}" if probe["why"] else ""))  # fmt: skip
+    value, (low, high) = answer["goodput_per_s"]["value"], answer["goodput_per_s"]["ci95"]
+    target = f"{100 * answer['attainment_target']:g} %"
+    if value is None:
+        return [
+            *lines,
+            f"no goodput: no rate tried keeps {target} of requests within the contract ({answer['reason']})",
+        ]
+    bounds = f" (95 %: {'–' if low is None else f'{low:.4g}'} … {'–' if high is None else f'{high:.4g}'})"
+    lines.append(f"goodput {value:.4g} req/s{bounds} with {target} of requests good" + (
+        f"; {answer['binding']} binds" if answer["binding"] else ""))  # fmt: skip
+    if answer["reason"]:
+        lines.append(f"  {answer['reason']}")
+    alone = [f"{name} {rate:.4g}" for name, rate in answer["single"].items() if rate is not None]
+    if len(answer["single"]) > 1 and alone:
+        lines.append("  each objective alone would carry, in req/s: " + ", ".join(alone))
+    scaled = [f"×{scale} {rate:.4g}" for scale, rate in answer["sensitivity"].items() if rate is not None]
+    if scaled:
+        lines.append("  with all limits scaled: " + ", ".join(scaled))
+    return [*lines, *(f"warning: {warning}" for warning in answer["warnings"])]
