@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("phasemeter.cli.doctor:doctor", "Say what this machine can do for a measurement"),
     "contract": ("phasemeter.cli.contract:contract", "Write a starter contract, explain one, print its schema"),
     "check": ("phasemeter.cli.check:check", "Hold a run to its contract"),
+    "goodput": ("phasemeter.cli.goodput:goodput", "Find the highest rate that keeps a contract"),
     "import": ("phasemeter.cli.import_:import_", "Bring in another tool's result file"),
     "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
     "simulate": ("phasemeter.cli.simulate:simulate", "Predict a deployment in virtual time, from a plan"),
