@@ -11,7 +11,8 @@ import sys
 
 import cyclopts
 
-from phasemeter import __version__, lazy
+from phasemeter import lazy
+from phasemeter.cli.build import build
 from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
@@ -41,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "emulate": ("phasemeter.cli.emulate:emulate", "Have a server without a GPU: a plan's engine on the wall clock"),
     "explore": ("phasemeter.cli.explore:explore", "Play with the terms of the budget: a page with sliders"),
 }
+COMPLETION = "phasemeter.cli.completion:install_completion"
 
 
 def build_app(wanted: str | None = None) -> cyclopts.App:
@@ -48,7 +50,7 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
     app = cyclopts.App(
         name="phasemeter",
         help="Measure, explain and plan the latency of LLM inference, by phase.",
-        version=__version__,
+        version=build,
         help_format="plaintext",
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run` says it, and nothing is swallowed on the way
@@ -60,6 +62,7 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
             app.command(verb, name=name, help_epilogue=examples(verb.__doc__ or ""))
         else:
             app.command(target, name=name, help=text)
+    app.command(COMPLETION, name="--install-completion", help="Install completion for bash, zsh or fish.")
     return app
 
 
