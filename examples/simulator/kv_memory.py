@@ -4,8 +4,8 @@ The batch is what fits; a reserved slot that no token fills is a request that wa
 """
 
 from phasemeter.runs.simulate import replicate
+from phasemeter.serving.ended import Served
 from phasemeter.serving.plan import demand_of, parse_plan
-from phasemeter.serving.simulate import Served
 
 PLAN = """
 workload:

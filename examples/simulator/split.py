@@ -16,11 +16,10 @@ capacity: {{objectives: {{ttft: 400 ms, tpot: {limit} ms}}}}
 deployment:
   model: opt-13b
   hardware: A100-80G
-  policy: vllm_v0
   {shape}
 """
 
-TOGETHER = "replicas: 2"
+TOGETHER = "replicas: 2\n  policy: vllm_v0"
 APART = "split: {link: {bytes_per_s: 300 GB/s}}"
 
 

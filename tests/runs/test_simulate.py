@@ -10,8 +10,9 @@ import pytest
 from phasemeter.errors import UserError
 from phasemeter.runs.simulate import Outcome, attainment_at, replicate, search_goodput, simulate
 from phasemeter.runs.tables import read_rows
+from phasemeter.serving.ended import Refused, Served
 from phasemeter.serving.plan import Plan, demand_of, parse_plan
-from phasemeter.serving.simulate import Refused, Served, phases_of
+from phasemeter.serving.simulate import phases_of
 
 PLAN = """
 workload:

@@ -6,8 +6,9 @@ import pytest
 
 from phasemeter.errors import UserError
 from phasemeter.serving.deploy import POLICIES, build
+from phasemeter.serving.ended import Served
 from phasemeter.serving.plan import Plan, demand_of, parse_plan
-from phasemeter.serving.simulate import Served, Simulation
+from phasemeter.serving.simulate import Simulation
 
 PLAN = """
 workload:

@@ -61,12 +61,14 @@ def simulate(
 
 def read_plan(path: str) -> Any:
     """The plan in a file. Raises FileError where it can't be read, UserError where it is no plan."""
+    file = lazy.load("pathlib").Path(path)
     try:
-        text = lazy.load("pathlib").Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise FileError(f"{path}: {reason}: give the path of a plan in YAML") from error
-    return lazy.load("phasemeter.serving.plan").parse_plan(text, path)
+    lines_of = lazy.load("phasemeter.runs.trace_files").lines_of
+    return lazy.load("phasemeter.serving.plan").parse_plan(text, path, lambda named: lines_of(file.parent / named))
 
 
 def _goodput_document(found: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Lives here: the columns and views on them. Must not live here: what they are sum
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,20 @@ class Columns:
         self._outcome.append(OUTCOMES.index(row.outcome))
         self._phase.append(PHASES.index(row.phase))
         self._eventless.append(not has_events(row))
+
+    def add_alike(self, row: RequestRow, numbers: Mapping[str, Ints], many: int) -> None:
+        """Append `many` rows that are `row` but for `numbers`, by the row's field."""
+        fields = (
+            "due_ns", "send_start_ns", "first_token_ns", "last_token_ns", "stream_end_ns", "output_tokens",
+            "input_tokens", "asked_output_tokens", "asked_input_tokens", "cached_tokens", "observer_lag_ns",
+        )  # fmt: skip
+        for column, field in zip(self._columns.values(), fields, strict=True):
+            constant = getattr(row, field)
+            values = numbers.get(field, np.full(many, ABSENT if constant is None else constant, np.int64))
+            column.frombytes(values.astype(np.int64).tobytes())
+        self._outcome.extend([OUTCOMES.index(row.outcome)] * many)
+        self._phase.extend([PHASES.index(row.phase)] * many)
+        self._eventless.extend([not has_events(row)] * many)
 
     def ints(self, name: str) -> Ints:
         """A column in store order; ABSENT where a row had none."""

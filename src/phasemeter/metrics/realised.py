@@ -69,24 +69,25 @@ class Counts:
         self.token_pairs = self.token_mismatches = self.partial_tokens = self.silent_ok = 0
         self.gaps: dict[str, Any] = {}
 
-    def add(self, row: RequestRow) -> None:
-        """Count one row."""
-        self._outcomes[row.phase, row.outcome] += 1
+    def add(self, row: RequestRow, many: int = 1) -> None:
+        """Count one row, or `many` that are like it in all that is counted here."""
+        self._outcomes[row.phase, row.outcome] += many
         if row.outcome == "failed":
-            self._failures[row.phase, row.failure or "unknown"] += 1
+            self._failures[row.phase, row.failure or "unknown"] += many
         if row.phase != "measured":
             return
-        self.warnings.update(row.warnings)
+        for warning in row.warnings:
+            self.warnings[warning] += many
         if row.outcome != "ok":
-            self.partial_tokens += row.output_tokens or 0
+            self.partial_tokens += (row.output_tokens or 0) * many
             return
-        self.sources[row.output_tokens_source or "unknown"] += 1
-        self.finishes[row.finish_reason or "unknown"] += 1
-        self.silent_ok += row.first_token_ns is not None and row.first_output_ns is None
+        self.sources[row.output_tokens_source or "unknown"] += many
+        self.finishes[row.finish_reason or "unknown"] += many
+        self.silent_ok += many * (row.first_token_ns is not None and row.first_output_ns is None)
         server, local = row.server_output_tokens, row.local_output_tokens
         if server is not None and local is not None:
-            self.token_pairs += 1
-            self.token_mismatches += abs(server - local) > TOKEN_TOLERANCE * max(server, local)
+            self.token_pairs += many
+            self.token_mismatches += many * (abs(server - local) > TOKEN_TOLERANCE * max(server, local))
 
     def outcomes(self, phase: str, planned: int | None = None) -> Outcomes:
         """`scheduled = ok + failed + cancelled + unsent`. Planned requests that no row tells of were never sent."""

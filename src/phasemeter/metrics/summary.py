@@ -63,22 +63,32 @@ class Summary:
             else:
                 self._values[name].append(value)
                 self._numbers[name].append(number)
-        self._add_gap_reasons(row)
+        self.note_gaps(row)
 
-    def _add_gap_reasons(self, row: RequestRow) -> None:
+    def take(self, name: str, values: Floats, first: int) -> None:
+        """A metric's values of the rows from number `first` on (alike.py)."""
+        self._values[name].frombytes(values.astype(np.float64).tobytes())
+        self._numbers[name].extend(range(first, first + len(values)))
+
+    def leave_out(self, name: str, reason: str, many: int) -> None:
+        """That many requests have no value of a metric, for that reason."""
+        self._excluded[name][reason] += many
+
+    def note_gaps(self, row: RequestRow, many: int = 1) -> None:
+        """Why a row, or `many` like it, gives no gaps."""
         excluded = self._excluded
         reason = gaps.no_gaps_reason(row)
         if reason is None and all(len(choice.times_ns) < 2 for choice in row.choices):
             reason = "single_chunk"
         if reason is not None:
             for name in FROM_GAPS:
-                excluded[name][reason] += 1
+                excluded[name][reason] += many
             return
         no_itl = gaps.no_itl_reason(row)
         if no_itl is not None:
-            excluded["itl"][no_itl] += 1
+            excluded["itl"][no_itl] += many
             if no_itl == "unknown_tokens":
-                excluded["itl_spread"][no_itl] += 1
+                excluded["itl_spread"][no_itl] += many
 
     def result(self, manifest: Manifest | None = None, facts: RunFacts | None = None) -> Result:
         """The whole run as one record. `manifest` tells how the load was driven; `facts` what rows can't tell."""

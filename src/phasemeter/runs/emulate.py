@@ -10,10 +10,9 @@ import msgspec
 from phasemeter.errors import UserError
 from phasemeter.io.emulator import Emulator, Settings
 from phasemeter.io.emulator_api import Faults
+from phasemeter.serving.demand import Draws
 from phasemeter.serving.deploy import build
 from phasemeter.serving.plan import Plan, demand_of, pools_of
-from phasemeter.workload.lengths import sample
-from phasemeter.workload.streams import Stream
 
 
 def emulator(plan: Plan, name: str, *, host: str, port: int, models: tuple[str, ...] = ()) -> Emulator:
@@ -29,10 +28,11 @@ def emulator(plan: Plan, name: str, *, host: str, port: int, models: tuple[str, 
     shape = next(iter(pools.values())).deployment.model
     most = min(pool.kv_tokens for pool in pools.values())
     context = min(plan.deployment.max_model_len or shape.max_context_tokens, most)
+    draws, rows = Draws(demand, plan.seed), len(demand.rows or ())
     settings = Settings(
         models=models or (shape.name,),
         max_context_tokens=context,
-        output_tokens=lambda index: sample(demand.output_tokens, Stream(plan.seed, "output_tokens", index)),
+        output_tokens=lambda index: draws.request(index % (rows or index + 1), 0).output_tokens,
         faults=faults,
         prefix_cache=plan.deployment.prefix_cache,
     )

@@ -14,22 +14,26 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from phasemeter import __version__
 from phasemeter.contract.goodput import attainment_interval, goodput, judge
 from phasemeter.errors import Undefined, UserError
 from phasemeter.io.run_directory import RunDirectory
+from phasemeter.metrics.alike import add_alike
 from phasemeter.metrics.document import document, strict
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
+from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 from phasemeter.runs.tables import TableWriter
-from phasemeter.serving.demand import Demand, replication_seed
+from phasemeter.serving.demand import DEFAULT_REQUESTS, Demand, Draws, replication_seed
 from phasemeter.serving.deploy import build, spent
+from phasemeter.serving.ended import NUMBERS, Ended, Refused
 from phasemeter.serving.plan import Plan, demand_of, objectives_of, pools_of
-from phasemeter.serving.simulate import Refused, Sample, Served, Simulation, phases_of, row_of
+from phasemeter.serving.simulate import Sample, Simulation, phases_of, row_of
 from phasemeter.stats.distributions import t_quantile
 from phasemeter.stats.quantiles import quantile
 from phasemeter.stats.stationarity import SHORTEST, at_limit, mser5, trend
@@ -39,13 +43,21 @@ from phasemeter.units import share
 TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
 SAMPLES = 1000
 SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
+Floats = npt.NDArray[np.float64]
+ROW_COLUMNS = {
+    "due_ns": "arrival_ns", "send_start_ns": "arrival_ns", "sent_ns": "arrival_ns", "headers_ns": "first_token_ns",
+    "first_read_ns": "first_token_ns", "first_chunk_ns": "first_token_ns", "first_token_ns": "first_token_ns",
+    "first_output_ns": "first_token_ns", "last_token_ns": "finish_ns", "stream_end_ns": "finish_ns",
+    "asked_input_tokens": "prompt_tokens", "input_tokens": "prompt_tokens", "asked_output_tokens": "output_tokens",
+    "output_tokens": "output_tokens", "cached_tokens": "cached_tokens",
+}  # fmt: skip
 PHASES = ("queue", "prefill", "decode", "stall_prefill", "stall_mixed", "stall_preempted")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One replication: what became of each request in order of arrival, the load over time, how much is warm-up."""
 
-    ended: tuple[Served | Refused, ...]
+    ended: Ended
     samples: tuple[Sample, ...]
     warmup: int  # requests cut from the start
     warmup_rule: str
@@ -66,11 +78,14 @@ def replicate(plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = No
     serving = build(plan, tokens=tokens)
     every_ns = max(1, round(_horizon_s(demand) * 1e9 / SAMPLES))
     run = Simulation(serving, demand, seed, tokens=tokens, sample_every_ns=every_ns)
-    ended = sorted(run.run(), key=lambda one: one.request.arrival_ns)
+    ended = Ended(tokens=tokens)
+    for one in run.run():
+        ended.add(one)
+    ended.sort()
     warmup, rule = _warmup(plan, ended, run.samples)
     stable, evidence = _stability(demand, ended, run.samples)
     return Outcome(
-        ended=tuple(ended),
+        ended=ended,
         samples=tuple(run.samples),
         warmup=warmup,
         warmup_rule=rule,
@@ -81,33 +96,37 @@ def replicate(plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = No
 
 
 def expected_tokens(demand: Demand) -> float:
-    sizes = [demand.request(0, index, 0).output_tokens for index in range(100)]
-    return sum(sizes) / len(sizes) * _requests(demand)
+    draws = Draws(demand, 0)
+    many = min(100, demand.most() or 100)
+    sizes = [draws.request(index, 0).output_tokens for index in range(many)]
+    return sum(sizes) / max(1, len(sizes)) * _requests(demand)
 
 
 def _requests(demand: Demand) -> float:
-    if demand.requests is not None:
-        return demand.requests
-    if demand.duration_s is not None and demand.arrivals.rate_per_s is not None:
-        return demand.duration_s * demand.arrivals.rate_per_s
-    return 1000.0
+    most, rate = demand.most(), demand.mean_rate_per_s()
+    if most is not None:
+        return most
+    return demand.duration_s * rate if demand.duration_s is not None and rate is not None else DEFAULT_REQUESTS
 
 
 def _horizon_s(demand: Demand) -> float:
     if demand.duration_s is not None:
         return demand.duration_s
-    return _requests(demand) / demand.arrivals.rate_per_s if demand.arrivals.rate_per_s else 100.0
+    if demand.arrivals.kind == "trace":
+        return demand.trace_span_s() or 100.0
+    rate = demand.mean_rate_per_s()
+    return _requests(demand) / demand.turns / rate if rate else 100.0
 
 
-def _warmup(plan: Plan, ended: list[Served | Refused], samples: list[Sample]) -> tuple[int, str]:
+def _warmup(plan: Plan, ended: Ended, samples: list[Sample]) -> tuple[int, str]:
     """(requests to cut, the rule): the larger of MSER-5 on log TTFT and on the number in the system."""
     if plan.workload.warmup is not None:
         return min(plan.workload.warmup, len(ended)), f"{plan.workload.warmup} requests, by the plan"
     if len(ended) < SHORTEST:
         return int(SHORT_WARMUP * len(ended)), f"the first tenth: {len(ended)} requests are too few for MSER-5"
-    firsts = [_log_ttft(one) for one in ended]
-    cut = mser5([value for value in firsts if value is not None])
-    arrivals = [one.request.arrival_ns for one in ended]
+    arrivals = ended.column("arrival_ns")
+    ttft = (ended.column("first_token_ns") - arrivals)[ended.served()]
+    cut = mser5(np.log(np.maximum(1, ttft)).tolist())
     within = [one for one in samples if one.at_ns <= arrivals[-1]]
     queue_cut = mser5([one.running + one.waiting for one in within])
     by_queue = 0
@@ -120,17 +139,11 @@ def _warmup(plan: Plan, ended: list[Served | Refused], samples: list[Sample]) ->
     )
 
 
-def _log_ttft(one: Served | Refused) -> float | None:
-    if isinstance(one, Refused):
-        return None
-    return math.log(max(1, one.truth.first_token_ns - one.truth.arrival_ns))
-
-
-def _stability(demand: Demand, ended: list[Served | Refused], samples: list[Sample]) -> tuple[bool | None, str]:
+def _stability(demand: Demand, ended: Ended, samples: list[Sample]) -> tuple[bool | None, str]:
     """Whether the number in the system stayed level while requests arrived: its slope over the last half (HAC errors)."""
     if demand.concurrency is not None:
         return True, "a closed loop holds its concurrency"
-    last = ended[-1].request.arrival_ns if ended else 0
+    last = int(ended.column("arrival_ns")[-1]) if len(ended) else 0
     within = [one for one in samples if one.at_ns <= last]
     half = within[len(within) // 2 :]
     try:
@@ -165,10 +178,10 @@ def simulate(
     manifest = manifest_of(plan, demand, first_seed, replications)
     result = result_of(plan, outcome, manifest)
     found = document(result)
-    truths = [one.truth for one in outcome.ended[outcome.warmup :] if isinstance(one, Served)]
+    phases = _phases(outcome)
     found["simulation"] = {
-        "phases": {name: _spread([phases_of(one)[name] for one in truths]) for name in PHASES},
-        "preemptions": sum(one.preemptions for one in truths),
+        "phases": {name: _spread(phases[name]) for name in PHASES},
+        "preemptions": int(outcome.ended.column("preemptions")[outcome.warmup :].sum()),
         "warmup": {"requests": outcome.warmup, "rule": outcome.warmup_rule},
         "stability": {"stable": outcome.stable, "evidence": outcome.stability},
         "load": _load(outcome.samples),
@@ -179,30 +192,63 @@ def simulate(
         found["simulation"]["replications"] = _between(plan, demand, first_seed, replications, result)
     found = dict(strict(found))
     if directory is not None:
-        _write(directory, manifest, found, outcome)
+        write(directory, manifest, found, outcome)
     return found
 
 
 def result_of(plan: Plan, outcome: Outcome, manifest: Manifest) -> Result:
     """The house's metrics of the measured rows, and goodput where the plan has objectives."""
-    summary = Summary()
-    rows = list(outcome.rows())
-    for row in rows:
-        summary.add(row)
-    result = summary.result(manifest, RunFacts(planned_requests=sum(row.phase == "measured" for row in rows)))
-    objectives = objectives_of(plan)
+    summary, ended, objectives = Summary(), outcome.ended, objectives_of(plan)
+    if ended.has_tokens:
+        for row in outcome.rows():
+            summary.add(row)
+    else:
+        _add_columns(summary, outcome)
+    result = summary.result(manifest, RunFacts(planned_requests=len(ended) - outcome.warmup))
     if objectives:
-        measured = [row for row in rows if row.phase == "measured"]
+        measured = [row for row in outcome.rows() if row.phase == "measured"]
         result = msgspec.structs.replace(result, goodput=goodput(measured, objectives).document())
     return result
 
 
-def _spread(values: list[float]) -> dict[str, float | None]:
-    if not values:
+def _add_columns(summary: Summary, outcome: Outcome) -> None:
+    """All rows at once: those alike but for their numbers go in as columns, refused ones one by one."""
+    ended = outcome.ended
+    served = ended.served()
+    measured = np.arange(len(ended)) >= outcome.warmup
+    several = ended.column("finish_ns") > ended.column("first_token_ns")
+    columns = {field: ended.column(name) for field, name in ROW_COLUMNS.items()}
+    for warm in (True, False):
+        for more in (True, False):
+            group = np.flatnonzero(served & (measured != warm) & (several == more))
+            if len(group):
+                example = msgspec.structs.replace(row_of(ended[int(group[0])]), phase="warmup" if warm else "measured")
+                add_alike(summary, example, {field: values[group] for field, values in columns.items()})
+    for number in np.flatnonzero(~served).tolist():
+        phase: Phase = "measured" if measured[number] else "warmup"
+        summary.add(msgspec.structs.replace(row_of(ended[number]), phase=phase))
+
+
+def _phases(outcome: Outcome) -> dict[str, Floats]:
+    """Seconds of each phase of the measured requests (`phases_of` a request)."""
+    ended = outcome.ended
+    kept = np.flatnonzero(ended.served())
+    kept = kept[kept >= outcome.warmup]
+    at = {name: ended.column(name)[kept] for name in NUMBERS if name.endswith("_ns")}
+    found = {
+        "queue": at["prefill_start_ns"] - at["queue_enter_ns"],
+        "prefill": at["prefill_end_ns"] - at["prefill_start_ns"],
+        "decode": at["finish_ns"] - at["first_token_ns"],
+    } | {name: at[f"{name}_ns"] for name in PHASES if name.startswith("stall")}
+    return {name: values / 1e9 for name, values in found.items()}
+
+
+def _spread(values: Floats) -> dict[str, float | None]:
+    if not len(values):
         return {"mean": None, "p50": None, "p95": None, "p99": None, "max": None}
     told: dict[str, float | None] = {"mean": float(np.mean(values))}
     told |= {name: quantile(values, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
-    return told | {"max": max(values)}
+    return told | {"max": float(values.max())}
 
 
 def _load(samples: tuple[Sample, ...]) -> dict[str, Any]:
@@ -265,17 +311,17 @@ def manifest_of(plan: Plan, demand: Demand, seed: int, repetitions: int) -> Mani
         tensor_parallel=deployment.tensor_parallel,
         pipeline_parallel=deployment.pipeline_parallel,
         data_parallel=pool.replicas,
-        batching="continuous" if spec.policy != "request_level" else "request level",
-        scheduling="distserve" if spec.split is not None else spec.policy,
+        batching="continuous" if plan.policy != "request_level" else "request level",
+        scheduling=plan.policy,
         kv_policy=f"{pool.kv_tokens} tokens in blocks of {spec.block_size}",
         prefix_cache="on" if spec.prefix_cache else "off",
         speculative_decoding="none",
         input_tokens=plan.workload.input_tokens,
         output_tokens=plan.workload.output_tokens,
         arrivals=plan.workload.arrivals,
-        rate_per_s=demand.arrivals.rate_per_s,
+        rate_per_s=demand.mean_rate_per_s(),
         concurrency=demand.concurrency,
-        requests=demand.requests,
+        requests=demand.most(),
         duration_s=demand.duration_s,
         repetitions=repetitions,
         seed=seed,
@@ -287,7 +333,8 @@ def manifest_of(plan: Plan, demand: Demand, seed: int, repetitions: int) -> Mani
     )
 
 
-def _write(run: RunDirectory, manifest: Manifest, found: dict[str, Any], outcome: Outcome) -> None:
+def write(run: RunDirectory, manifest: Manifest, found: dict[str, Any], outcome: Outcome) -> None:
+    """A simulated run's directory: manifest, tables, and `found` as its result."""
     directory = run.path
     run.write_manifest(manifest)
     writer = TableWriter(directory, extra_columns=(*(f"{name}_s" for name in PHASES), "preemptions"))
@@ -327,6 +374,6 @@ def attainment_at(plan: Plan, rate_per_s: float, seed: int | None = None) -> Att
 
 def search_goodput(plan: Plan, *, start_per_s: float | None = None, precision: float = 0.02) -> Goodput:
     """The highest rate that the plan's deployment carries within its objectives."""
-    rate = start_per_s or demand_of(plan).arrivals.rate_per_s or 1.0
+    rate = start_per_s or demand_of(plan).mean_rate_per_s() or 1.0
     search = Search(target=share(plan.capacity.attainment), start_per_s=rate, precision=precision)
     return max_goodput(lambda per_s: attainment_at(plan, per_s), search)

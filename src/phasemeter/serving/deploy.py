@@ -30,6 +30,7 @@ from phasemeter.serving.policies.vllm_v1 import VllmV1
 from phasemeter.serving.routers import ROUTERS
 from phasemeter.serving.state import Kv, Limits, Policy
 from phasemeter.serving.step_time import AnalyticCost, Chunks, CostLine, CostModel, LinearCost, TickedCost
+from phasemeter.serving.tables import TableCost
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "request_level": RequestLevel,
@@ -66,8 +67,13 @@ class StageCost:
 
 
 def cost_of(pool: Pool) -> CostModel:
-    """The pool's fitted lines where the plan gives them, else the formula."""
+    """The pool's fitted lines or profiled tables where the plan gives them, else the formula."""
     linear = pool.step_time.linear
+    if pool.tables is not None:
+        one, hardware = pool.deployment, pool.deployment.hardware
+        step = hardware.step_overhead_s if one.step_overhead_s is None else one.step_overhead_s
+        each = hardware.sequence_overhead_s if one.sequence_overhead_s is None else one.sequence_overhead_s
+        return TableCost(pool.tables, step, each)
     return AnalyticCost(pool.deployment) if linear is None else LinearCost(linear)
 
 
@@ -92,7 +98,7 @@ def build(plan: Plan, *, tokens: bool) -> Serving:
     if router is None:
         raise UserError(f"`deployment.router`: `{spec.router}` is none I know: write {', '.join(ROUTERS)}")
     pool = pools["all"]
-    return Replicas([_engine(plan, pool, spec.policy, tokens) for _ in range(_engines(pool))], router)
+    return Replicas([_engine(plan, pool, plan.policy, tokens) for _ in range(_engines(pool))], router)
 
 
 def _engines(pool: Pool) -> int:
@@ -130,7 +136,9 @@ def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
         kv_tokens //= stages
     kv, ticked = _kv(plan, pool, policy, kv_tokens, reserve), TickedCost(cost)
     if not tokens:
-        return Replica(policy, kv, ticked, limits)
+        silent = Replica(policy, kv, ticked, limits)
+        silent.requests_only = True
+        return silent
     meter = Meter(ticked)
     return Replica(policy, kv, meter, limits, tokens=True, log=meter)
 
@@ -167,4 +175,5 @@ def _kv(plan: Plan, pool: Pool, policy: Policy, kv_tokens: int, reserve: object)
             raise UserError(f"`deployment.policy_options.reserve`: `{reserve}`: write {', '.join(RULES)}")
         longest = spec.max_model_len or pool.deployment.model.max_context_tokens
         return ReservedKv(kv_tokens, str(reserve), longest)
-    return PagedKv(blocks, spec.block_size) if spec.prefix_cache else CountedKv(blocks, spec.block_size)
+    cached = spec.prefix_cache and not isinstance(policy, DistserveDecode)  # what is pulled is whole
+    return PagedKv(blocks, spec.block_size) if cached else CountedKv(blocks, spec.block_size)

@@ -19,34 +19,24 @@ from phasemeter.serving.analytic import (
     check_parallelism,
     kv_capacity_tokens,
 )
-from phasemeter.serving.demand import Demand, SharedPrefix
+from phasemeter.serving.demand import Demand
 from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
+from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, rows_of
+from phasemeter.serving.plan_workload import at as _at
 from phasemeter.serving.step_time import LinearCoefficients
-from phasemeter.units import count, duration_s, rate_per_s, share, size_bytes
-from phasemeter.workload.arrivals import arrivals_of_contract
-from phasemeter.workload.lengths import Lengths, lengths_of_contract
-
-
-class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As a contract's `workload`, plus how many requests to simulate."""
-
-    input_tokens: Any
-    output_tokens: Any
-    arrivals: Any
-    requests: int | None = None
-    duration: str | None = None
-    warmup: int | None = None  # requests; None: cut by MSER-5
-    shared_prefix: SharedPrefix | None = None
-    api: str = "openai.chat"
-    kind: str | None = None
-    objective: str | None = None
+from phasemeter.serving.tables import LayerTables, read_tables
+from phasemeter.units import duration_s, rate_per_s, share, size_bytes
+from phasemeter.workload.lengths import Lengths
+from phasemeter.workload.plan import TraceRow
 
 
 class StepTimeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`linear`: fitted coefficients instead of the formula. Overheads replace the accelerator's ("200 us")."""
+    """`linear`: fitted coefficients instead of the formula. `tables`: a folder of profiled kernels (tables.py). Overheads replace
+    the accelerator's ("200 us")."""
 
     linear: LinearCoefficients | None = None
+    tables: str | None = None
     step_overhead: str | None = None
     sequence_overhead: str | None = None
 
@@ -85,7 +75,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pipeline_parallel: int = 1
     replicas: int = 1
     router: str = "shortest_queue"
-    policy: str = "vllm_v1"
+    policy: str | None = None  # None: vllm_v1, and distserve where the deployment is split
     policy_options: dict[str, Any] = {}
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -106,7 +96,7 @@ class CapacitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     goodput: str | None = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. `emulate` holds faults for every request of the emulator."""
 
     phasemeter: int = 1
@@ -118,6 +108,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     emulate: dict[str, Any] = {}
 
 
+class Plan(PlanFile, frozen=True, kw_only=True):
+    """The file, and what the files hold that it names."""
+
+    trace_rows: tuple[TraceRow, ...] | None = None
+    tables: dict[str, LayerTables] = {}
+
+    @property
+    def policy(self) -> str:
+        """The scheduler of a deployment that isn't split, `distserve` of one that is."""
+        return self.deployment.policy or ("vllm_v1" if self.deployment.split is None else "distserve")
+
+
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Checked: one kind of instance. `kv_tokens` and `deployment` are of one instance."""
 
@@ -125,14 +127,15 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     kv_tokens: int
     step_time: StepTimeSpec
+    tables: LayerTables | None = None
 
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`(?: - at `\$\.?(.*?)`)?$")
 _OTHER = re.compile(r"(.*) - at `\$\.?(.*?)`$", re.DOTALL)
 
 
-def parse_plan(text: str, name: str = "plan") -> Plan:
-    """The plan in YAML or JSON text; `name` is what an error calls the file.
+def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
+    """The plan in YAML or JSON text; `name` is what an error calls the file, `read` gives the lines of a file that it names.
 
     Raises UserError: one line with the file's name and the path in it.
     """
@@ -145,16 +148,38 @@ def parse_plan(text: str, name: str = "plan") -> Plan:
     if not isinstance(value, dict):
         raise UserError(f"{name}: a plan has the keys `workload` and `deployment`")
     try:
-        plan = msgspec.convert(value, Plan)
+        file = msgspec.convert(value, PlanFile)
     except msgspec.ValidationError as error:
         raise UserError(f"{name}: {_plainly(str(error), value)}") from error
     try:
+        fields = {one: getattr(file, one) for one in PlanFile.__struct_fields__}
+        plan = Plan(**fields, trace_rows=rows_of(file.workload, read), tables=_tables(file, read))
         demand_of(plan)
         pools_of(plan)
         objectives_of(plan)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     return plan
+
+
+def _tables(file: PlanFile, read: Read | None) -> dict[str, LayerTables]:
+    """The profiled tables that the plan names, by folder. Raises UserError or FileError."""
+    spec = file.deployment
+    pools = [spec.step_time] if spec.split is None else [
+        spec.step_time, *(one.step_time for one in (spec.split.prefill, spec.split.decode) if one.step_time)
+    ]  # fmt: skip
+    found: dict[str, LayerTables] = {}
+    for folder in {one.tables for one in pools if one.tables is not None}:
+        if read is None:
+            raise UserError(
+                f"`deployment.step_time.tables`: {folder}: this plan came without a folder to read files from"
+            )
+        dense, head, attention = (
+            "".join(read(f"{folder}/{part}.csv")) for part in ("dense", "per_sequence", "attention")
+        )
+        model = spec.model if isinstance(spec.model, ModelShape) else _at("deployment.model", model_shape, spec.model)
+        found[folder] = read_tables(dense, head, attention, model.layers)
+    return found
 
 
 def _plainly(message: str, value: dict[str, Any]) -> str:
@@ -166,42 +191,11 @@ def _plainly(message: str, value: dict[str, Any]) -> str:
     return message
 
 
-def _at(path: str, read: Any, value: Any) -> Any:
-    """`read(value)`, its error led by the path."""
-    try:
-        return read(value)
-    except UserError as error:
-        raise UserError(f"`{path}`: {error}") from error
-
-
 def demand_of(plan: Plan) -> Demand:
     """The workload, checked. Raises UserError with the path."""
-    spec = plan.workload
-    arrivals = arrivals_of_contract(spec.arrivals)
-    concurrency = None
-    if not arrivals.open_loop:
-        given = spec.arrivals.get("concurrency", spec.arrivals.get("closed"))
-        if isinstance(given, dict):
-            given = given.get("clients", given.get("concurrency"))
-        concurrency = _at("workload.arrivals.concurrency", count, given)
-    inputs = lengths_of_contract(spec.input_tokens, "workload.input_tokens")
-    outputs = lengths_of_contract(spec.output_tokens, "workload.output_tokens")
-    if "trace" in {arrivals.kind, inputs.kind, outputs.kind}:
-        raise UserError("`workload`: a trace is measured or read by `trace`, a plan takes distributions")
-    for name in ("requests", "warmup"):
-        value = getattr(spec, name)
-        if value is not None and value < (1 if name == "requests" else 0):
-            raise UserError(f"`workload.{name}`: {value} is too few")
-    return Demand(
-        arrivals=arrivals,
-        input_tokens=inputs,
-        output_tokens=outputs,
-        requests=spec.requests,
-        duration_s=_at("workload.duration", duration_s, spec.duration) if spec.duration is not None else None,
-        concurrency=concurrency,
-        prefix=spec.shared_prefix,
-        block_size=plan.deployment.block_size,
-    )
+    spec = plan.deployment
+    named = spec.prefix_cache or spec.router == "prefix_affinity"
+    return demand(plan.workload, plan.trace_rows, block_size=spec.block_size, named=named)
 
 
 def objectives_of(plan: Plan) -> dict[str, float]:
@@ -244,6 +238,10 @@ def pools_of(plan: Plan) -> dict[str, Pool]:
         )
         return {"all": _pool(plan, "deployment", whole)}
     link_of(spec.split)
+    if spec.policy not in {None, "distserve"} or spec.policy_options:
+        raise UserError(
+            f"`deployment.policy`: {spec.policy or 'options'}: a split runs distserve's two schedulers: leave policy and its options out"
+        )
     if (spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) != (1, 1, 1):
         raise UserError("`deployment.split`: give replicas and parallelism to `split.prefill` and `split.decode`")
     return {
@@ -278,7 +276,7 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
         memory_share = _at("deployment.memory_share", share, spec.memory_share)
         reserve = activation_reserve_bytes(deployment, spec.max_num_batched_tokens or 2048)
         kv_tokens = _at("deployment.model", lambda one: kv_capacity_tokens(one, memory_share, reserve), deployment)
-    longest = longest_tokens(demand_of(plan).input_tokens)
+    longest = _longest_prompt(plan)
     if longest is not None and longest >= model.max_context_tokens:
         raise UserError(
             f"`workload.input_tokens`: a prompt of {longest} tokens leaves no room in the context of "
@@ -288,7 +286,16 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
         raise UserError(
             f"`workload.input_tokens`: a prompt of {longest} tokens is longer than the KV pool of {kv_tokens}"
         )
-    return Pool(deployment=deployment, replicas=pool.replicas, kv_tokens=kv_tokens, step_time=step_time)
+    if step_time.linear is not None and step_time.tables is not None:
+        raise UserError(f"`{path}.step_time`: linear or tables, not both")
+    tables = plan.tables.get(step_time.tables) if step_time.tables is not None else None
+    return Pool(deployment=deployment, replicas=pool.replicas, kv_tokens=kv_tokens, step_time=step_time, tables=tables)
+
+
+def _longest_prompt(plan: Plan) -> int | None:
+    """The longest prompt that is sure to come; a trace's rows are refused one by one."""
+    found = demand_of(plan)
+    return None if found.rows is not None or found.input_tokens is None else longest_tokens(found.input_tokens)
 
 
 def _overhead(name: str, text: str | None) -> float | None:

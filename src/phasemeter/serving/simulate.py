@@ -7,15 +7,16 @@ Lives here: the loop over arrivals and steps, what is kept of each request, samp
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, count
 
 import msgspec
 
 from phasemeter.errors import UserError
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
-from phasemeter.serving.cluster import Serving
-from phasemeter.serving.demand import Demand
+from phasemeter.serving.cluster import Replicas, Serving
+from phasemeter.serving.demand import Demand, Draws
+from phasemeter.serving.ended import Refused, Served
 from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
 from phasemeter.serving.sequence import Request
 
@@ -27,21 +28,6 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     running: int
     waiting: int
     kv_share: float
-
-
-class Served(msgspec.Struct, frozen=True):
-    """One request that ended, with the instants of its tokens where they were asked for."""
-
-    truth: Truth
-    request: Request
-    times_ns: tuple[int, ...] = ()
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """One request that the deployment could never serve."""
-
-    request: Request
-    reason: str
 
 
 class Simulation:
@@ -59,44 +45,91 @@ class Simulation:
         self.samples: list[Sample] = []
         self.steps = 0
         self.step_tokens = 0
+        self.draws = Draws(demand, seed)
+        self._order = count()
         self._next_sample = 0
         self._open: dict[str, Request] = {}
         self._times: dict[str, list[int]] = {}
 
     def run(self) -> Iterator[Served | Refused]:
         """Serve the whole demand; every request comes out once, refused ones at once, the others as they end."""
-        source = self.demand.open_loop(self.seed) if self.demand.arrivals.open_loop else None
-        yield from self._closed_loop() if source is None else self._open_loop(source)
+        if not self.demand.arrivals.open_loop:
+            yield from self._closed_loop()
+        elif self.demand.turns > 1:
+            yield from self._conversations()
+        else:
+            yield from self._open_loop()
 
-    def _open_loop(self, source: Iterator[Request]) -> Iterator[Served | Refused]:
-        for request in source:
-            yield from self._until(request.arrival_ns - 1)  # a step that starts at its arrival may take it in
+    def _open_loop(self) -> Iterator[Served | Refused]:
+        alone = isinstance(self.serving, Replicas) and len(self.serving.engines) == 1
+        for request in self.demand.open_loop(self.seed):
+            # one engine is told ahead of what comes before the next sample; a router has to see what is outstanding
+            if not alone or request.arrival_ns > self._next_sample:
+                yield from self._until(request.arrival_ns - 1)  # a step that starts at its arrival may take it in
             yield from self._submit(request)
         yield from self._drain()
 
-    def _closed_loop(self) -> Iterator[Served | Refused]:
-        """Each client sends its next request when its last one ended, after thinking."""
-        total = self.demand.requests or (1000 if self.demand.duration_s is None else None)
-        horizon_ns = None if self.demand.duration_s is None else round(self.demand.duration_s * 1e9)
-        due: list[int] = [0] * (self.demand.concurrency or 1)
-        sent = 0
+    def _conversations(self) -> Iterator[Served | Refused]:
+        """First turns by schedule, later ones when the answer before them has come and the user has thought."""
+        source = self.demand.open_loop(self.seed)
+        later: list[tuple[int, int, Request]] = []
+        first = next(source, None)
         while True:
-            next_due = self.serving.due_ns()
-            more = (total is None or sent < total) and bool(due) and (horizon_ns is None or due[0] <= horizon_ns)
-            if more and (next_due is None or due[0] <= next_due):
-                at = heapq.heappop(due)
-                request = self.demand.request(self.seed, sent, at)
-                ended: Iterator[Served | Refused] = chain(self._until(at - 1), self._submit(request))
-                sent += 1
-            elif next_due is not None:
-                ended = self._until(next_due)
+            engine_due = self.serving.due_ns()
+            use_later = bool(later) and (first is None or later[0][0] <= first.arrival_ns)
+            request = later[0][2] if use_later else first
+            if request is not None and (engine_due is None or request.arrival_ns <= engine_due):
+                if use_later:
+                    heapq.heappop(later)
+                else:
+                    first = next(source, None)
+                ended: Iterator[Served | Refused] = chain(self._until(request.arrival_ns - 1), self._submit(request))
+            elif engine_due is not None:
+                ended = self._until(engine_due)
             else:
                 return
             for one in ended:
-                think = self.demand.think_ns(self.seed, sent)
-                finish = one.truth.finish_ns if isinstance(one, Served) else one.request.arrival_ns
-                heapq.heappush(due, finish + think)
+                if isinstance(one, Served) and (turn := self.draws.following(one.request, one.truth.finish_ns)):
+                    heapq.heappush(later, (turn.arrival_ns, next(self._order), turn))
                 yield one
+
+    def _closed_loop(self) -> Iterator[Served | Refused]:
+        """Each client sends its next request (its conversation's next turn) when its last one ended, after thinking."""
+        most, turns = self.demand.most(), self.demand.turns
+        horizon_ns = None if self.demand.duration_s is None else round(self.demand.duration_s * 1e9)
+        due: list[tuple[int, int, Request | None]] = [
+            (0, next(self._order), None) for _ in range(self.demand.concurrency or 1)
+        ]
+        begun = 0
+        while True:
+            engine_due = self.serving.due_ns()
+            if due and due[0][2] is None and most is not None and begun * turns >= most:
+                due = [one for one in due if one[2] is not None]  # no conversation is left to begin
+                heapq.heapify(due)
+            if due and horizon_ns is not None and due[0][0] > horizon_ns:
+                due = []
+            if due and (engine_due is None or due[0][0] <= engine_due):
+                at, _, turn = heapq.heappop(due)
+                if turn is None:
+                    turn = self.draws.request(begun * turns, at)
+                    begun += 1
+                ended: Iterator[Served | Refused] = chain(self._until(at - 1), self._submit(turn))
+            elif engine_due is not None:
+                ended = self._until(engine_due)
+            else:
+                return
+            for one in ended:
+                heapq.heappush(due, self._after(one, begun))
+                yield one
+
+    def _after(self, one: Served | Refused, begun: int) -> tuple[int, int, Request | None]:
+        """What the client does whose request has ended: (when, tie, its conversation's next turn or None)."""
+        if isinstance(one, Refused):
+            return one.request.arrival_ns + self.draws.think_ns(begun), next(self._order), None
+        turn = self.draws.following(one.request, one.truth.finish_ns) if self.demand.turns > 1 else None
+        if turn is not None:
+            return turn.arrival_ns, next(self._order), turn
+        return one.truth.finish_ns + self.draws.think_ns(begun), next(self._order), None
 
     def _submit(self, request: Request) -> Iterator[Refused]:
         try:
@@ -193,6 +226,3 @@ def phases_of(truth: Truth) -> dict[str, float]:
         "stall_mixed": truth.stall_mixed_ns / 1e9,
         "stall_preempted": truth.stall_preempted_ns / 1e9,
     }
-
-
-Build = Callable[[bool], Serving]  # a fresh deployment; the flag asks for tokens

@@ -23,12 +23,13 @@ class DistservePrefill(Plain):
         tokens = 0
         while state.waiting and len(prompts) < limits.max_num_seqs:
             head = state.waiting[0]
-            tokens += head.target
+            cached = kv.match(head)
+            tokens += head.target - cached
             if prompts and tokens > limits.max_num_batched_tokens:
                 break
-            if kv.needed(head, head.target) > kv.free:
+            if kv.needed(head, head.target, cached) > kv.free:
                 break
-            prompts.append((state.admit(head.target), head.target))
+            prompts.append((state.admit(head.target, cached), head.target - cached))
         return prompts, False
 
 
