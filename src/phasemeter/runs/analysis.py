@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from phasemeter.contract.goodput import Meter, promise_of, summed
+from phasemeter.contract.model import Contract, parse
 from phasemeter.errors import FileError
 from phasemeter.io.run_directory import NATURAL_ENDS, WARMUP, RunDirectory
 from phasemeter.metrics.analyse import retold
@@ -36,6 +38,7 @@ from phasemeter.runs.tokenizer import load_tokenizer
 from phasemeter.wire.exchange import Exchange
 
 RESULT = "result.json"
+CONTRACT = "contract.yaml"  # a copy of the contract that the run was measured under
 
 
 class Rows:
@@ -168,25 +171,40 @@ def rows_with_server(run: Path | str) -> Iterator[tuple[RequestRow, Told]]:
         yield seen.row, evidence.of(seen)
 
 
-def analyse(run: Path | str, tool: str | None = None) -> Result:
-    """A run's result under the house definitions, or as `tool` would print it (`vllm`, `aiperf@0.13`, ...)."""
+def analyse(run: Path | str, tool: str | None = None, contract: Contract | None = None) -> Result:
+    """A run's result under the house definitions, or as `tool` would print it (`vllm`, `aiperf@0.13`, ...).
+
+    `contract`: whose goodput is counted; None: the one that the run was measured under, if any.
+    """
     if tool is not None:
         return _as_tool(Rows(run), tool)
-    return _told(Rows(run))
+    return _told(Rows(run), contract=contract)
 
 
-def _told(found: Rows, tables: TableWriter | None = None) -> Result:
-    """One reading of a run: its metrics and where its time went; its rows go into `tables`."""
+def contract_in(path: Path) -> Contract | None:
+    """The contract that a run was measured under. Raises FileError where what stands there is none."""
+    file = path / CONTRACT
+    return parse(file.read_text(encoding="utf-8"), str(file)) if file.exists() else None
+
+
+def _told(found: Rows, tables: TableWriter | None = None, contract: Contract | None = None) -> Result:
+    """One reading of a run: its metrics, its goodput and where its time went; its rows go into `tables`."""
     summary, budget, evidence = Summary(), RunBudget(), found.evidence()
+    contract = contract or contract_in(found.directory.path)
+    promise = None if contract is None else promise_of(contract)
+    meter = None if promise is None else Meter(promise)
     for seen in found.seen():
         told = evidence.of(seen)
         budget.add(seen, told)
         row = privacy.without_words(seen.row) if found.manifest.text and tables is not None else seen.row
         summary.add(row)
+        if meter is not None:
+            meter.add(row)
         if tables is not None:
             tables.add(row, instants_by_boundary(told), duration_columns(told))
     result = summary.result(found.manifest, found.facts)
-    return msgspec.structs.replace(result, budget=budget.document(evidence))
+    counted = None if meter is None or contract is None else summed(meter.judged(), None, contract.confidence).document()
+    return msgspec.structs.replace(result, budget=budget.document(evidence), goodput=counted)
 
 
 def _as_tool(found: Rows, tool: str) -> Result:
