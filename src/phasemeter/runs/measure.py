@@ -135,7 +135,7 @@ def concluded(
         privacy.forget_secrets(directory.path, secrets)
         finish(directory, manifest, outcome)
         if ready.settings.contract_file is not None:  # kept beside the run: its goodput is counted whenever it is read
-            copyfile(ready.settings.contract_file, directory.path / analysis.CONTRACT)
+            shutil.copyfile(ready.settings.contract_file, directory.path / analysis.CONTRACT)
         result: Result = analysis.derive(directory.path)
         if manifest.text:
             privacy.drop_text(directory.path)
