@@ -20,12 +20,13 @@ from phasemeter.metrics.timeline import Timeline
 from phasemeter.metrics.validity import Seen
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
-from phasemeter.records.result import Metric, Outcomes
+from phasemeter.records.result import Failure, Metric, Outcomes
 from phasemeter.stats.quantiles import quantile
 from phasemeter.stats.stationarity import trend
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+DISTINCT_FAILURES = 50
 TOKEN_TOLERANCE = 0.02  # client and server counts that differ by more don't agree
 
 
@@ -63,6 +64,7 @@ class Counts:
     def __init__(self) -> None:
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._words: Counter[tuple[str, int | None, str | None]] = Counter()
         self.warnings: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
         self.finishes: Counter[str] = Counter()
@@ -78,6 +80,10 @@ class Counts:
             return
         for warning in row.warnings:
             self.warnings[warning] += many
+        if row.outcome == "failed":
+            words = row.failure or "unknown", row.http_status, row.failure_text
+            if words in self._words or len(self._words) < DISTINCT_FAILURES:
+                self._words[words] += many
         if row.outcome != "ok":
             self.partial_tokens += (row.output_tokens or 0) * many
             return
@@ -88,6 +94,13 @@ class Counts:
         if server is not None and local is not None:
             self.token_pairs += many
             self.token_mismatches += many * (abs(server - local) > TOKEN_TOLERANCE * max(server, local))
+
+    def errors(self) -> tuple[Failure, ...]:
+        """The distinct failures of measured requests, most frequent first; at most 50 are told apart."""
+        return tuple(
+            Failure(kind=kind, status=status, message=_server_words(status, text), count=count)
+            for (kind, status, text), count in self._words.most_common()
+        )
 
     def outcomes(self, phase: str, planned: int | None = None) -> Outcomes:
         """`scheduled = ok + failed + cancelled + unsent`. Planned requests that no row tells of were never sent."""
@@ -130,6 +143,13 @@ def template_tokens(manifest: Manifest) -> int:
     """The tokens that a chat template puts before every prompt, as the probe found them; 0 where that isn't known."""
     told = (manifest.body or {}).get("template_overhead")
     return told if isinstance(told, int) else 0
+
+
+def _server_words(status: int | None, text: str | None) -> str | None:
+    """A failure's text without the status line that stands before the server's own words."""
+    if status is None or status < 300 or text is None or not text.startswith(str(status)):
+        return text
+    return text.partition(": ")[2] or text
 
 
 def look(summary: Gathered, load: Load, metrics: dict[str, Metric]) -> Looked:

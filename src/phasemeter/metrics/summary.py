@@ -106,6 +106,7 @@ class Summary:
             partial=told.partial,
             validity=judge(late.seen, told),
             outcomes=outcomes,
+            errors=self.counts.errors(),
             definitions=DIALECT,
             metrics=metrics,
             throughput=windows,

@@ -37,6 +37,15 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     unsent: int
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """One distinct way in which measured requests failed, with the server's (or the system's) own words."""
+
+    kind: str
+    status: int | None
+    message: str | None
+    count: int
+
+
 class Percentile(msgspec.Struct, frozen=True, kw_only=True):
     value: float | None
     ci95: tuple[float | None, float | None] = (None, None)
@@ -66,6 +75,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     validity: Validity
     outcomes: Outcomes
+    errors: tuple[Failure, ...] = ()  # distinct failures, most frequent first
     definitions: str = "phasemeter/1"
     metrics: dict[str, Metric]
     throughput: dict[str, Any] = msgspec.field(default_factory=dict)

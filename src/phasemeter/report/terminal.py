@@ -25,6 +25,8 @@ ALWAYS = ("ttft", "tpot", "itl", "e2e")
 OPEN = ("ttft_from_due", "ttft", "ttfo", "tpot", "itl", "e2e_from_due", "e2e", "client_queue")
 CLOSED = ("ttft", "ttfo", "tpot", "itl", "e2e", "client_queue")
 
+ERRORS_SHOWN = 3
+
 
 def show(result: Result, console: Console | None = None) -> None:
     """Print the whole view."""
@@ -77,6 +79,12 @@ def outcomes(result: Result) -> Text:
     rate = error_rate(seen)
     if failed and rate is not None:
         line.append(f" · error rate {rate:.1%}", style="red")
+    for error in result.errors[:ERRORS_SHOWN]:
+        status = f" {error.status}" if error.status and error.status >= 300 else ""
+        line.append(f"\n          {error.count} × {error.kind}{status}: ", style="red")
+        line.append(" ".join((error.message or "no words").split()))
+    if len(result.errors) > ERRORS_SHOWN:
+        line.append(f"\n          and {len(result.errors) - ERRORS_SHOWN} other messages", style="dim")
     return line
 
 
