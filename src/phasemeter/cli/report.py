@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.contract import read_contract
 from phasemeter.errors import UserError
 
 
@@ -28,6 +29,13 @@ def report(
     csv: Annotated[Literal["metrics", "requests", "events"] | None, Parameter(help="print that table as CSV")] = None,
     markdown: Annotated[bool, Parameter(negative="", help="print Markdown")] = False,
     html: Annotated[Path | None, Parameter(help="write the report as one HTML file, whole in itself")] = None,
+    openmetrics: Annotated[
+        bool, Parameter(negative="", help="print OpenMetrics text, for Prometheus and its kin")
+    ] = False,
+    llmd: Annotated[bool, Parameter(negative="", help="print an llm-d benchmark report, version 0.2, in YAML")] = False,
+    contract: Annotated[
+        Path | None, Parameter(help="count its goodput; default: the contract that the run was measured under")
+    ] = None,
 ) -> int:
     """Read a run: its latencies, throughput and validity, under our definitions or another tool's.
 
@@ -44,9 +52,11 @@ def report(
         phasemeter report runs/20261129-smollm2 --json > result.json
         phasemeter report runs/20261129-smollm2 --csv requests > requests.csv
         phasemeter report runs/20261129-smollm2 --html report.html
+        phasemeter report runs/20261129-smollm2 --as aiperf --json > profile_export_aiperf.json
+        phasemeter report runs/20261129-smollm2 --openmetrics > phasemeter.prom
     """
-    if json + markdown + (csv is not None) + (html is not None) > 1:
-        raise UserError("--json, --csv, --markdown and --html are four ways to read a run: take one")
+    if json + markdown + openmetrics + llmd + (csv is not None) + (html is not None) > 1:
+        raise UserError("--json, --csv, --markdown, --html, --openmetrics and --llmd each print a run: take one")
     if html is not None:
         return _write_html(run, html, as_tool)
     analysis = lazy.load("phasemeter.runs.analysis")
@@ -55,8 +65,16 @@ def report(
         return 0
     if as_tool is not None:
         lazy.load("phasemeter.metrics.dialects").dialect(as_tool)  # a wrong name is said before the run is read
-    result = analysis.analyse(run, tool=as_tool)
-    if json:
+    given = {} if contract is None else {"contract": read_contract(contract)}
+    if openmetrics or llmd:
+        writer = lazy.load("phasemeter.report.llmd") if llmd else lazy.load("phasemeter.report.openmetrics")
+        exported = analysis.analyse(run, **given)
+        sys.stdout.write(writer.text(exported))
+        return 0 if exported.outcomes.ok else 1
+    result = analysis.analyse(run, tool=as_tool, **given)
+    if json and as_tool is not None and lazy.load("phasemeter.report.foreign").writes(as_tool):
+        print(lazy.load("phasemeter.report.foreign").dumps(result, analysis.rows(run)))
+    elif json:
         print(lazy.load("phasemeter.report.json").dumps(result))
     elif csv == "metrics":
         _write(lazy.load("phasemeter.report.csv").metrics(result))

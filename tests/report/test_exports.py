@@ -1,0 +1,146 @@
+"""What is written for other tools reads back to the same numbers, by their rules."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from phasemeter.comparison import foreign as importers
+from phasemeter.contract.goodput import goodput
+from phasemeter.metrics.analyse import analyse_rows
+from phasemeter.records.manifest import Manifest
+from phasemeter.records.request_row import RequestRow
+from phasemeter.report import foreign, llmd, openmetrics
+from tests.metrics.rows import row
+
+MANIFEST = Manifest(
+    run_id="r1", model="m", api="openai.chat", engine="e", concurrency=2, input_tokens="32", output_tokens="3",
+    started_utc="2026-01-02T03:04:05Z", streaming=True, url="http://x", body={"prompts": "generated, unique"},
+)  # fmt: skip
+
+
+def rows() -> list[RequestRow]:
+    good = [
+        row([100 + 3 * k, 120 + 5 * k, 140 + 6 * k], request_id=str(k), due_ms=k * 50, send_ms=k * 50, input_tokens=32,
+            server_output_tokens=3)
+        for k in range(30)
+    ]  # fmt: skip
+    return [*good, row([], request_id="bad", outcome="failed", failure="refused", failure_text="no 'one' home")]
+
+
+def written(tool: str) -> dict[str, Any]:
+    text = foreign.dumps(analyse_rows(rows(), MANIFEST, tool=tool), rows())
+    return json.loads(text, parse_constant=pytest.fail)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("tool", ["vllm", "aiperf"])
+def test_a_tools_file_reads_back_to_the_same_numbers(tool: str) -> None:
+    result = analyse_rows(rows(), MANIFEST, tool=tool)
+    (back,) = importers.read(foreign.dumps(result, rows()), "written.json")
+    assert back.tool == tool
+    assert back.result.outcomes.ok == 30
+    assert sum(back.result.outcomes.failed.values()) == 1
+    assert (back.result.run["model"], back.result.run["concurrency"]) == ("m", 2)
+    for name, metric in result.metrics.items():
+        read = back.result.metrics[name]
+        scale = 1000 if read.unit == "s" else 1
+        assert read.mean == pytest.approx((metric.mean or 0) / scale)
+        for label, percentile in read.percentiles.items():
+            assert percentile.value == pytest.approx((metric.percentiles[label].value or 0) / scale), (name, label)
+
+
+def test_vllms_arrays_are_in_seconds_in_request_order_and_explain_its_summaries() -> None:
+    file = written("vllm")
+    lengths = {
+        len(file[key]) for key in ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
+    }
+    assert lengths == {31}
+    ok = [i for i, error in enumerate(file["errors"]) if not error]
+    assert 1000 * sum(file["ttfts"][i] for i in ok) / len(ok) == pytest.approx(file["mean_ttft_ms"])
+    for i in ok:
+        assert file["ttfts"][i] + sum(file["itls"][i]) == pytest.approx(file["latencies"][i])
+    assert (file["endpoint_type"], file["request_rate"], file["failed"]) == ("openai-chat", "inf", 1)
+    assert file["date"] == "20260102-030405"
+
+
+def test_aiperfs_blocks_carry_their_unit_and_its_errors_their_count() -> None:
+    file = written("aiperf")
+    block = file["time_to_first_token"]
+    assert (block["unit"], block["count"], block["avg"]) == ("ms", 30, pytest.approx(143.5))
+    assert block["sum"] == pytest.approx(block["avg"] * 30)
+    assert file["error_summary"][0]["count"] == 1
+    assert file["usage_completion_tokens"]["sum"] == 90
+
+
+@pytest.mark.parametrize("tool", ["vllm", "aiperf"])
+def test_our_own_result_stands_in_the_same_document(tool: str) -> None:
+    file = written(tool)
+    assert file["phasemeter"] == 1
+    assert file["workload"]["as_tool"]["printed"]
+
+
+def test_openmetrics_parses_and_holds_the_house_numbers() -> None:
+    result = analyse_rows(rows(), MANIFEST)
+    result = msgspec.structs.replace(result, goodput=goodput(rows(), {"ttft": 0.15}).document())
+    families = {one.name: one for one in text_string_to_metric_families(openmetrics.text(result))}
+    ttft = {
+        s.labels["statistic"]: s.value for s in families["phasemeter_ttft_seconds"].samples if "ci95" not in s.labels
+    }
+    assert ttft["mean"] == result.metrics["ttft"].mean
+    assert ttft["p99"] == result.metrics["ttft"].percentiles["p99"].value
+    requests = {s.labels["outcome"]: s.value for s in families["phasemeter_requests"].samples}
+    assert (requests["ok"], requests["failed"]) == (30, 1)
+    assert families["phasemeter_attainment_ratio"].samples[0].value == pytest.approx(17 / 31)
+
+
+# what the schema of version 0.2.1 allows and asks for, by path; their Statistics take only these keys
+STATISTICS = {
+    "units",
+    "mean",
+    "mode",
+    "stddev",
+    "min",
+    "p0p1",
+    "p1",
+    "p5",
+    "p10",
+    "p25",
+    "p50",
+    "p75",
+    "p90",
+    "p95",
+    "p99",
+    "p99p9",
+    "max",
+}
+LOAD = {"tool", "tool_version", "parallelism", "source", "stage", "input_seq_len", "output_seq_len", "prefix", "multi_turn", "rate_qps",
+        "concurrency"}  # fmt: skip
+
+
+def test_an_llmd_report_has_their_keys_and_units() -> None:
+    result = analyse_rows(rows(), MANIFEST)
+    report = yaml.safe_load(llmd.text(result))
+    assert set(report) == {"version", "run", "scenario", "results"}
+    assert report["version"] == "0.2.1"
+    (component,) = report["scenario"]["stack"]
+    assert set(component) == {"metadata", "standardized", "native"}
+    load = report["scenario"]["load"]["standardized"]
+    assert set(load) <= LOAD and {"tool", "tool_version", "source", "input_seq_len"} <= set(load)
+    assert load["source"] == "random" and load["input_seq_len"] == {"distribution": "fixed", "value": 32}
+    aggregate = report["results"]["request_performance"]["aggregate"]
+    assert (aggregate["requests"]["total"], aggregate["requests"]["failures"]) == (31, 1)
+    units = {
+        "time_to_first_token": "s",
+        "time_per_output_token": "s/token",
+        "inter_token_latency": "s/token",
+        "request_latency": "s",
+    }
+    for name, block in aggregate["latency"].items():
+        assert block["units"] == units[name] and set(block) <= STATISTICS
+    assert aggregate["latency"]["time_to_first_token"]["mean"] == result.metrics["ttft"].mean
+    assert all(block["units"] in ("queries/s", "tokens/s") for block in aggregate["throughput"].values())
