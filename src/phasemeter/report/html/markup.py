@@ -84,7 +84,7 @@ def table(head: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any, clas
         tag(
             "table",
             tag("caption", caption),
-            tag("thead", tag("tr", [tag("th", cell, scope="col") for cell in head])),
+            tag("thead", tag("tr", [tag("td") if cell == "" else tag("th", cell, scope="col") for cell in head])),
             tag("tbody", body),
             class_=class_ or None,
         ),
