@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from operator import sub
 from typing import Protocol
 
 import msgspec
@@ -122,11 +123,10 @@ def _running_counts(choice: Choice) -> list[int] | None:
 
     A count that grows by 1, 2, 3, … per chunk is such a sum: its steps are the count that was meant.
     """
-    told = [choice.cumulative[event] for event in sorted(choice.cumulative)]
-    if len(told) < 2 or len(told) != len(choice.reads):
+    if len(choice.cumulative) < 2 or len(choice.cumulative) != len(choice.reads):
         return None
-    before = [0, *told[:-1]]
-    steps = [now - then for now, then in zip(told, before, strict=True)]
+    told = list(choice.cumulative.values())  # events are told in their order
+    steps = list(map(sub, told, [0, *told[:-1]]))
     growing = all(later > earlier for earlier, later in itertools.pairwise(steps))
     return steps if steps[0] >= 1 and growing else None
 
@@ -155,14 +155,14 @@ def tokens_per_event(
     if not events:
         return None
     if len(choice.token_counts) == events:
-        return tuple(choice.token_counts[event] for event in range(events))
+        return tuple(choice.token_counts.values())
     if len(choice.cumulative) != events:
         return None
     if steps is None and impossible:
         return None
-    counts = steps if steps is not None else [choice.cumulative[event] for event in range(events)]
+    counts = steps if steps is not None else list(choice.cumulative.values())
     before = [choice.usage_before or 0 if steps is None else 0, *counts[:-1]]
-    held = tuple(now - then for now, then in zip(counts, before, strict=True))
+    held = tuple(map(sub, counts, before))
     if min(held) < 0 or held[0] < 1 or (events > 1 and not any(held[1:])):
         return None
     return held

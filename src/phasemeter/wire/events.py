@@ -6,7 +6,7 @@ an API (one module each), times (an event knows its read's number), whether the 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
@@ -22,6 +22,13 @@ TIMING_KEYS = frozenset({
 MOST_TOKENS = 10**15  # more is no count
 CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 WORDS = 400  # how much of a server's own words is kept
+
+
+class Told(NamedTuple):
+    """What an event with one piece of text says beside it: tokens (logprobs, token ids), and whether it counts (usage)."""
+
+    tokens: int = 0
+    counts: bool = False
 
 
 class Usage:
@@ -153,6 +160,7 @@ class Reading:
         self.bare_reads: list[int] = []  # chunks with a choice but no text at all: a role, a finish reason
         self.reasoning_field: str | None = None
         self.plain: tuple[tuple[str | int, ...], int, str] | None = None  # see `template`
+        self.told = Told()
         self.memory: dict[str, Any] = {}  # what an API's reader has to remember between events
 
     def choice(self, index: Any) -> Choice:
@@ -206,16 +214,7 @@ class Reading:
         """Takes a usage object: the last one with counts wins, field by field; on a choice's own chunk it is its count so far."""
         if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
             return
-        known = self.usage
-        if known is None:
-            self.usage = usage
-        else:
-            known.prompt_tokens = usage.prompt_tokens or known.prompt_tokens
-            known.completion_tokens = usage.completion_tokens or known.completion_tokens
-            known.reasoning_tokens = (
-                known.reasoning_tokens if usage.reasoning_tokens is None else usage.reasoning_tokens
-            )
-            known.cached_tokens = known.cached_tokens if usage.cached_tokens is None else usage.cached_tokens
+        self.merge(usage)
         if not usage.completion_tokens:
             return
         self.usage_read = read
@@ -228,6 +227,17 @@ class Reading:
             choice.usage_now = usage.completion_tokens
             if choice.last_event == self.data_events and choice.reads:
                 choice.cumulative[len(choice.reads) - 1] = usage.completion_tokens
+
+    def merge(self, usage: Usage) -> None:
+        """The last told wins, field by field."""
+        known = self.usage
+        if known is None:
+            self.usage = usage
+            return
+        known.prompt_tokens = usage.prompt_tokens or known.prompt_tokens
+        known.completion_tokens = usage.completion_tokens or known.completion_tokens
+        known.reasoning_tokens = known.reasoning_tokens if usage.reasoning_tokens is None else usage.reasoning_tokens
+        known.cached_tokens = known.cached_tokens if usage.cached_tokens is None else usage.cached_tokens
 
     def silent(self, read: int) -> None:
         """A chunk with a choice but neither role nor text: some tools stamp these as tokens."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, reported_error, usage_of
+from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, Told, reported_error, usage_of
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
@@ -36,17 +36,16 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
     if usage is not None:
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
         reading.count(usage_of(usage), read, owner)
-    if reading.plain is not None and (len(listed) != 1 or usage is not None or _tells_more(listed[0])):
-        reading.plain = None
+    if reading.plain is not None:
+        if len(listed) != 1 or listed[0].get("finish_reason"):
+            reading.plain = None
+        else:
+            reading.told = Told(tokens_told(listed[0]), usage is not None)
 
 
 def _groq_usage(obj: dict[str, Any]) -> Any:
     extra = obj.get("x_groq")
     return extra.get("usage") if isinstance(extra, dict) else None
-
-
-def _tells_more(raw: dict[str, Any]) -> bool:
-    return bool(raw.get("finish_reason") or raw.get("logprobs") or raw.get("token_ids"))
 
 
 def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:

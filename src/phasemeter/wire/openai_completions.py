@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, Choice, Reading, reported_error, usage_of
+from phasemeter.wire.events import CONTENT, Choice, Reading, Told, reported_error, usage_of
 from phasemeter.wire.openai_chat import tokens_told
 
 
@@ -28,9 +28,10 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     if usage is not None:
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
         reading.count(usage_of(usage), read, owner)
-        reading.plain = None
     if len(listed) != 1:
         reading.plain = None
+    elif reading.plain is not None:
+        reading.told = Told(tokens_told(listed[0]), usage is not None)
 
 
 def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
@@ -41,7 +42,7 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     if isinstance(text, str) and text:
         text = _without_echo(reading, choice, text)
         if text:
-            if not told and not finish and not reading.echo_prompt:
+            if not finish and not reading.echo_prompt:
                 reading.plain = (("choices", 0, "text"), choice.index, CONTENT)
             reading.output(choice, CONTENT, text, read)
         else:

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Reading, error_text, reported_error, usage_of
+from phasemeter.wire.events import (
+    CONTENT,
+    REASONING,
+    REFUSAL,
+    TOOL,
+    Reading,
+    Told,
+    error_text,
+    reported_error,
+    usage_of,
+)
 
 DELTAS = {
     "response.output_text.delta": CONTENT,
@@ -59,11 +69,12 @@ def _delta(reading: Reading, obj: dict[str, Any], channel: str, read: int) -> No
     if channel == REASONING:
         reading.reasoning_field = reading.reasoning_field or str(obj.get("type"))
     choice = reading.choice(0)
-    if channel != TOOL and not obj.get("logprobs"):
+    if channel != TOOL and isinstance(obj["delta"], str):
         reading.plain = (("delta",), 0, channel)
     reading.output(choice, channel, text, read, tool=_number(obj))
     if isinstance(obj.get("logprobs"), list) and obj["logprobs"]:
         reading.tokens(choice, len(obj["logprobs"]))
+        reading.told = Told(len(obj["logprobs"]))
 
 
 def _response(reading: Reading, response: dict[str, Any], kind: str, read: int) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from phasemeter.wire.apis import Api
-from phasemeter.wire.events import Reading
+from phasemeter.wire.events import Reading, Told
+from phasemeter.wire.follow import Follower
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.lines import LineSplitter
 from phasemeter.wire.ndjson import NdjsonDecoder
 from phasemeter.wire.sse import BOM, SseDecoder, SseEvent
-from phasemeter.wire.template import TEMPLATES, Template, learn
 
 LINE_LIMIT = 64 * 1024 * 1024
 FIRST_BYTES = 200
@@ -27,6 +27,7 @@ HEARTBEATS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive")
 
 _decode = msgspec.json.Decoder().decode
 _NOT_JSON = object()
+NOTHING = Told()
 
 
 def parse(data: bytes) -> Any:
@@ -67,11 +68,15 @@ class StreamReader:
         self._lines = LineSplitter()
         self._kept: list[tuple[bytes, int]] = []  # lines of a JSON body, each with its read
         self._kept_bytes = 0
-        self._templates: list[Template] = []
+        self._follower = Follower(reading)
         self._last_body = b""
         self._document: bytes | None = None  # the JSON of the last event, if the read held just that one
-        self.fast_events = 0
         self.stopped = False
+
+    @property
+    def fast_events(self) -> int:
+        """How many events were recognised instead of read."""
+        return self._follower.events
 
     @property
     def strange_lines(self) -> int:
@@ -80,14 +85,15 @@ class StreamReader:
 
     def read_all(self, reads: Sequence[bytes], fast: bool = True) -> None:
         """Reads them in order; `fast` False reads every event in full (the reference that tests hold the fast path to)."""
-        templates = self._templates
-        reading = self.reading
+        reading, follower = self.reading, self._follower
         clean = False
         count = len(reads)
         number = 0
         while number < count and not self.stopped:
-            if clean and templates:
-                number = self._follow(reads, number)
+            if clean and follower.ready:
+                begun, number = number, follower.follow(reads, number)
+                if number > begun:
+                    self.last_body_read = number - 1
                 if number == count:
                     break
             data = reads[number]
@@ -95,34 +101,8 @@ class StreamReader:
             self._slow(data, number)
             clean = fast and self._is_clean()
             if was_clean and clean and reading.plain is not None and self._document is not None:
-                self._learn(data)
+                follower.learn(data, self._last_body, self._document)
             number += 1
-
-    def _follow(self, reads: Sequence[bytes], number: int) -> int:
-        """Takes reads from `number` on as long as a template fits; the number of the first that none does."""
-        reading = self.reading
-        templates = self._templates
-        count = len(reads)
-        begun = number
-        while number < count:
-            data = reads[number]
-            for template in templates:
-                text = template.text(data)
-                if text is not None:
-                    break
-            else:
-                break
-            choice = reading.choices[template.choice]
-            if choice.runs[-1][1] != template.channel:
-                choice.runs.append((len(choice.reads), template.channel))
-            choice.reads.append(number)
-            choice.texts.append(text)
-            number += 1
-        if number > begun:
-            reading.data_events += number - begun
-            self.fast_events += number - begun
-            self.last_body_read = number - 1
-        return number
 
     def _is_clean(self) -> bool:
         reading = self.reading
@@ -131,15 +111,6 @@ class StreamReader:
         if reading.done_read is not None or reading.error is not None or self.http.error is not None:
             return False
         return self.http.at_chunk or self.http.plain
-
-    def _learn(self, data: bytes) -> None:
-        plain = self.reading.plain
-        if plain is None or self._document is None:
-            return
-        template = learn(data, self._last_body, self._document, plain)
-        if template is not None:
-            self._templates.insert(0, template)
-            del self._templates[TEMPLATES:]
 
     def _slow(self, data: bytes, number: int) -> None:
         http = self.http
@@ -278,6 +249,7 @@ class StreamReader:
             return
         reading.data_events += 1
         reading.plain = None
+        reading.told = NOTHING
         if reading.first_chunk_read is None:
             reading.first_chunk_read = read
         (reader or self.api.on_event)(reading, document, name, read)
