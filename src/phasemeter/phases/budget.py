@@ -70,6 +70,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool  # every client boundary was seen, so that unattributed time lies before the first token
     evidence: dict[str, str] = msgspec.field(default_factory=dict)
     inside_server_ns: int | None = None  # of `ingress_delivery`: what the server's own TTFT holds beyond its parts
+    server_decode_ns: int | None = None  # what the server says its output took, beside the client's own segments
     before_text_ns: int = 0  # of the wait: from the first chunk without any text to the first with some
     warnings: tuple[str, ...] = ()
 
@@ -112,6 +113,7 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
     return Budget(
         request_id=row.request_id, total_ns=row.stream_end_ns - row.due_ns, segments=segments, complete=True,
         evidence={name: source for name, source in evidence.items() if name in waiting}, inside_server_ns=inside,
+        server_decode_ns=told.get("decode"),
         before_text_ns=max(0, row.first_token_ns - (row.first_silent_chunk_ns or row.first_token_ns)),
         warnings=tuple(warnings),
     )  # fmt: skip

@@ -13,8 +13,11 @@ from itertools import pairwise
 
 import msgspec
 
-from phasemeter.phases.budget import Budget, metric_ns, stalled_gaps
+from phasemeter.phases.budget import SPANNED, Budget, metric_ns, stalled_gaps
+from phasemeter.phases.timeline import cadence, first_gap, held_back, warmed_up
 from phasemeter.records.request_row import RequestRow
+
+MERGED = 0.3  # share of gaps that are 0, from which on gaps say nothing of an engine's cadence
 
 
 class ServerWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,32 +44,43 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     tpot_p50_s: float | None = None
     tpot_p99_s: float | None = None
     e2e_p50_s: float | None = None
+    input_tokens_mean: float | None = None
     alone_ttft_s: float | None = None  # single requests (phase probe) without load
     alone_tpot_s: float | None = None
-    client_queue_share: float | None = None  # of the mean from due to the last token
+    alone_input_to_ttft: float | None = None  # their rank correlation of input tokens with TTFT
     observer_lag_s: float | None = None
+    whole: dict[str, float] = {}  # of the mean from due to the last token: the share of each segment
+    whole_tail: dict[str, float] = {}  # the same among the slowest tenth
     queue_share: float | None = None  # of the mean TTFT, from per-request evidence
     prefill_share: float | None = None
     lump_share: float | None = None
-    lump_p50_s: float | None = None
-    queue_tail_share: float | None = None  # of TTFT among the slowest tenth
-    prefill_tail_share: float | None = None
     input_to_prefill: float | None = None  # rank correlation of input tokens with prefill time
     input_to_ttft: float | None = None
     queue_trend: float | None = None  # rank correlation of the queue with time: a growing backlog
+    held_back: float | None = None  # of the time in the queue: the share in which there was room and no prompt in work
+    interference_share: float | None = None  # of the time between tokens: what others' prefills added
+    interference_contrast: float | None = None  # a gap with a prefill in it over one without
+    disturbed_share: float | None = None  # of gaps
+    clean_gap_s: float | None = None  # between tokens, undisturbed, with the fewest running
+    growth: float | None = None  # undisturbed gaps with many running over those with few
+    growth_share: float | None = None  # of the time between tokens: what more running added
+    most_in_flight: float | None = None  # requests at once, while one of them was answered
     running_to_tpot: float | None = None  # rank correlation of the requests in flight with TPOT
-    reasoning_share: float | None = None
-    stall_share: float | None = None
+    first_gap_ratio: float | None = None  # the gap after the first token over the later ones
+    first_gap_share: float | None = None  # of the time from due to the last token
+    decode_stretch: float | None = None  # the client's first to last token over what the server says that took
     stalls: int = 0
-    stalls_in_prefill: int | None = None  # of them, while another request's prefill ran
-    prefill_time_share: float | None = None  # of the run during which any prefill ran: what chance alone would give
     coalesced_share: float | None = None  # of gaps that are 0: several events a read
     tokens_per_chunk: float | None = None
     single_arrivals: float | None = None
+    before_text_share: float | None = None  # of TTFT: chunks came, but without text
     cached_share: float | None = None
     cached_ttft_ratio: float | None = None  # median TTFT of requests with cached input over those without
-    warmup_ratio: float | None = None  # median TTFT of the first tenth over the rest's
+    warmup_ratio: float | None = None  # the first requests' wait outside the queue over the rest's
     failed_share: float = 0.0
+    attainment: float | None = None  # of a contract's objectives, joint
+    attainment_wanted: float | None = None
+    breaches: dict[str, float] = {}  # objective: share of requests that break it
     server: ServerWindow | None = None
 
 
@@ -104,16 +118,19 @@ def features_of(
     if not loaded:
         return Features(**found)  # type: ignore[arg-type]
     ttft, tpot = [_ttft(r) for r in loaded], [t for r in loaded if (t := _tpot(r)) is not None]
+    alone_tpot = quantile([t for r in alone if (t := _tpot(r)) is not None], 0.5)
     found |= {
         "ttft_p50_s": quantile(ttft, 0.5), "ttft_p99_s": quantile(ttft, 0.99), "tpot_p50_s": quantile(tpot, 0.5),
         "tpot_p99_s": quantile(tpot, 0.99), "alone_ttft_s": quantile([_ttft(r) for r in alone], 0.5),
-        "alone_tpot_s": quantile([t for r in alone if (t := _tpot(r)) is not None], 0.5),
+        "alone_tpot_s": alone_tpot,
         "observer_lag_s": quantile([r.observer_lag_ns / 1e9 for r in loaded if r.observer_lag_ns is not None], 0.99),
         "e2e_p50_s": quantile([(r.last_token_ns - r.due_ns) / 1e9 for r in loaded if r.last_token_ns is not None], 0.5),
+        "held_back": held_back(loaded, budgets), "warmup_ratio": warmed_up(loaded, budgets),
+        "alone_input_to_ttft": rank_correlation([float(r.input_tokens or 0) for r in alone], [_ttft(r) for r in alone]),
     }  # fmt: skip
-    found |= _from_budgets(loaded, budgets)
-    found |= _from_stream(loaded, budgets)
-    found |= _from_input(loaded)
+    found |= _from_budgets(loaded, budgets) | _from_stream(loaded) | _from_input(loaded)
+    if (found["coalesced_share"] or 0.0) < MERGED:  # type: ignore[operator]
+        found |= cadence(loaded, budgets, alone_tpot) | first_gap(loaded)
     return Features(**found)  # type: ignore[arg-type]
 
 
@@ -131,39 +148,44 @@ def _from_budgets(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> 
     mine = [(r, budgets[r.request_id]) for r in rows if r.request_id in budgets and budgets[r.request_id].complete]
     if not mine:
         return {}
-    whole = sum(metric_ns(b, "e2e_from_due") for _, b in mine)
-    found: dict[str, object] = {}
-    if whole > 0:
-        found["client_queue_share"] = sum(b.segments["client_queue"] for _, b in mine) / whole
-        found["reasoning_share"] = sum(b.segments["reasoning"] for _, b in mine) / whole
-        found["stall_share"] = sum(b.segments["stalls"] for _, b in mine) / whole
+    ranked = sorted((b for _, b in mine), key=lambda b: metric_ns(b, "e2e_from_due"))
+    found: dict[str, object] = {"whole": _shares(ranked), "whole_tail": _shares(ranked[-max(1, len(ranked) // 10) :])}
+    stretches = [
+        ((r.last_token_ns or 0) - (r.first_token_ns or 0)) / b.server_decode_ns
+        for r, b in mine
+        if b.server_decode_ns and not r.single_arrival and (r.output_tokens or 0) > 3
+    ]
+    found["decode_stretch"] = quantile(stretches, 0.5)
     told = [(r, b) for r, b in mine if "queue" in b.evidence and "prefill" in b.evidence]
     found["with_evidence"] = len(told)
     prefilled = [(r, b) for r, b in mine if "prefill" in b.evidence and r.input_tokens is not None]
     found["input_to_prefill"] = rank_correlation(
         [float(r.input_tokens or 0) for r, _ in prefilled], [float(b.segments["prefill"]) for _, b in prefilled]
     )
+    ttft = sum(metric_ns(b, "ttft") for _, b in mine)
+    found["before_text_share"] = sum(b.before_text_ns for _, b in mine) / ttft if ttft > 0 else None
     if not told:
         return found
-    ranked = sorted(told, key=lambda pair: metric_ns(pair[1], "ttft"))
-    slow = ranked[-max(1, len(ranked) // 10) :]
-    for name, segment, chosen in (
-        ("queue_share", "queue", told), ("prefill_share", "prefill", told), ("lump_share", "ingress_delivery", told),
-        ("queue_tail_share", "queue", slow), ("prefill_tail_share", "prefill", slow),
-    ):  # fmt: skip
-        total = sum(metric_ns(b, "ttft") for _, b in chosen)
-        found[name] = sum(b.segments[segment] for _, b in chosen) / total if total > 0 else None
-    found["lump_p50_s"] = quantile([b.segments["ingress_delivery"] / 1e9 for _, b in told], 0.5)
+    ttft = sum(metric_ns(b, "ttft") for _, b in told)
+    for name, segment in (("queue_share", "queue"), ("prefill_share", "prefill"), ("lump_share", "ingress_delivery")):
+        found[name] = sum(b.segments[segment] for _, b in told) / ttft if ttft > 0 else None
     found["queue_trend"] = rank_correlation(
         [float(r.due_ns) for r, _ in told], [float(b.segments["queue"]) for _, b in told]
     )
     return found
 
 
+def _shares(budgets: Sequence[Budget]) -> dict[str, float]:
+    whole = sum(metric_ns(b, "e2e_from_due") for b in budgets)
+    names = SPANNED["e2e_from_due"]
+    return {name: sum(b.segments[name] for b in budgets) / whole for name in names} if whole > 0 else {}
+
+
 def _from_input(rows: Sequence[RequestRow]) -> dict[str, object]:
     sized = [r for r in rows if r.input_tokens is not None]
     found: dict[str, object] = {
-        "input_to_ttft": rank_correlation([float(r.input_tokens or 0) for r in sized], [_ttft(r) for r in sized])
+        "input_to_ttft": rank_correlation([float(r.input_tokens or 0) for r in sized], [_ttft(r) for r in sized]),
+        "input_tokens_mean": statistics.mean(r.input_tokens or 0 for r in sized) if sized else None,
     }
     cached = [r for r in sized if r.cached_tokens is not None]
     total = sum(r.input_tokens or 0 for r in cached)
@@ -173,25 +195,16 @@ def _from_input(rows: Sequence[RequestRow]) -> dict[str, object]:
         cold = [_ttft(r) for r in cached if (r.cached_tokens or 0) * 2 < (r.input_tokens or 0)]
         if len(hot) >= 5 and len(cold) >= 5 and statistics.median(cold) > 0:
             found["cached_ttft_ratio"] = statistics.median(hot) / statistics.median(cold)
-    ordered = sorted(rows, key=lambda r: r.due_ns)
-    first = max(1, len(ordered) // 10)
-    rest = [_ttft(r) for r in ordered[first:]]
-    if len(ordered) >= 20 and statistics.median(rest) > 0:
-        found["warmup_ratio"] = statistics.median(_ttft(r) for r in ordered[:first]) / statistics.median(rest)
     return found
 
 
-def _from_stream(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> dict[str, object]:
-    zero = gaps = events = tokens = 0
-    stalls: list[tuple[int, int, str]] = []
+def _from_stream(rows: Sequence[RequestRow]) -> dict[str, object]:
+    zero = gaps = events = tokens = stalls = 0
     for row in rows:
         for choice in row.choices:
-            times = choice.times_ns
-            steps = [b - a for a, b in pairwise(times)]
+            steps = [b - a for a, b in pairwise(choice.times_ns)]
             gaps, zero = gaps + len(steps), zero + sum(step == 0 for step in steps)
-            limit = min(stalled_gaps(steps), default=None)
-            if limit is not None:
-                stalls += [(a, b, row.request_id) for a, b in pairwise(times) if b - a >= limit]
+            stalls += len(stalled_gaps(steps))
         if row.choices and row.output_tokens:
             events, tokens = events + sum(len(c.times_ns) for c in row.choices), tokens + row.output_tokens
     starts, ends = sorted(r.send_start_ns or 0 for r in rows), sorted(r.last_token_ns or 0 for r in rows)
@@ -206,34 +219,7 @@ def _from_stream(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> d
         "coalesced_share": zero / gaps if gaps else None,
         "tokens_per_chunk": tokens / events if events else None,
         "single_arrivals": sum(r.single_arrival for r in rows) / len(rows),
+        "most_in_flight": max(in_flight, default=None),
         "running_to_tpot": rank_correlation(in_flight, paces),
-        "stalls": len(stalls),
-    } | _stalls_in_prefill(rows, budgets, stalls)
-
-
-def _stalls_in_prefill(
-    rows: Sequence[RequestRow], budgets: Mapping[str, Budget], stalls: Sequence[tuple[int, int, str]]
-) -> dict[str, object]:
-    """How many stalls had another request's prefill in them. Its end is laid at that client's first token, less the hand-off."""
-    spans = sorted(
-        (row.first_token_ns - budgets[row.request_id].segments["prefill"], row.first_token_ns, row.request_id)
-        for row in rows
-        if row.first_token_ns is not None
-        and row.request_id in budgets
-        and "prefill" in budgets[row.request_id].evidence
-        and budgets[row.request_id].segments["prefill"] > 0
-    )
-    if not spans:
-        return {}
-    longest = max(end - start for start, end, _ in spans)
-    hit = 0
-    for start, end, owner in stalls:
-        at = bisect.bisect_left(spans, (start - longest, 0, ""))
-        until = bisect.bisect_left(spans, (end, 0, ""))
-        hit += any(s < end and e > start and who != owner for s, e, who in spans[at : min(until, at + 10_000)])
-    covered, edge = 0, spans[0][0]
-    for start, end, _ in spans:
-        covered += max(0, end - max(start, edge))
-        edge = max(edge, end)
-    length = max(r.last_token_ns or 0 for r in rows) - min(r.send_start_ns or 0 for r in rows)
-    return {"stalls_in_prefill": hit, "prefill_time_share": covered / length if length > 0 else None}
+        "stalls": stalls,
+    }
