@@ -64,6 +64,17 @@ def stamps_available() -> socket.socket | None:
     return sock
 
 
+def reader_of(sock: socket.socket) -> Any:
+    """`recvmsg_into`, or what does as much of it as a system without it can: no control messages, no stamps."""
+    if hasattr(sock, "recvmsg_into"):
+        return sock.recvmsg_into
+
+    def receive(buffers: list[memoryview], control_bytes: int) -> tuple[int, list[tuple[int, int, bytes]], int, None]:
+        return sock.recv_into(buffers[0]), [], 0, None
+
+    return receive
+
+
 def close_kind(error: OSError, connecting: bool) -> Close:
     if error.errno in CLIENT_RESOURCE and not type(error).__module__.startswith("ssl"):
         return "client_resource"
@@ -121,7 +132,7 @@ class Connection:
         if self.route.kernel_stamps:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.fd = sock.fileno()
-        self.recvmsg_into = sock.recvmsg_into
+        self.recvmsg_into = reader_of(sock)
         code = sock.connect_ex(address.sockaddr)
         if code not in (0, errno.EINPROGRESS):
             # Linux says EAGAIN when no local port is left for a non-blocking connect

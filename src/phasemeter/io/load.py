@@ -11,7 +11,6 @@ their kernel stamps lose nothing by it.
 
 from __future__ import annotations
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from phasemeter.io.due import Due
 from phasemeter.io.exchange import Exchange
 from phasemeter.io.load_options import LoadOptions, NextRequest
 from phasemeter.io.message_end import MALFORMED, MessageEnd
-from phasemeter.io.pool import EPOLLIN, EPOLLOUT, Pool
+from phasemeter.io.pool import Pool
+from phasemeter.io.readiness import READ, WRITE, wait_finely
 from phasemeter.io.target import head, with_body
 from phasemeter.records.capture import Close, Read
 
@@ -66,7 +66,7 @@ class Sender:
         self._note_number: Callable[[int], None]
         self._note_read: Callable[[tuple[int, int | None, bytes]], None]
         if control is not None:
-            self.pool.poll.register(control, select.EPOLLIN)
+            self.pool.poll.register(control, READ)
 
     # ── before and around the run ────────────────────────────────────────────────────────────────────────────────
 
@@ -129,9 +129,9 @@ class Sender:
         if left > COARSE_NS:
             return poll.poll(left / 1e9 - 0.001, BATCH)
         if left > 0:
-            select.select([poll], (), (), left / 1e9)
-            if monotonic_ns() >= wake_ns:
-                return []  # what is due goes first
+            found = wait_finely(poll, left / 1e9, BATCH)
+            if found or monotonic_ns() >= wake_ns:
+                return found  # none: what is due goes first
         return poll.poll(0, BATCH)
 
     def _events(self, events: list[tuple[int, int]]) -> None:
@@ -144,9 +144,9 @@ class Sender:
                 if fd == self._control:
                     self.stopped = "the parent process is gone"
             elif conn.state == OPEN:
-                if mask & EPOLLOUT:
+                if mask & WRITE:
                     self._go_on_sending(conn)
-                if mask & ~EPOLLOUT and conn.state == OPEN:
+                if mask & ~WRITE and conn.state == OPEN:
                     self._read(conn)
             else:
                 self.pool.progress(conn)
@@ -205,7 +205,7 @@ class Sender:
             if conn.send(data):
                 exchange.sent_ns = monotonic_ns()
             else:
-                self.pool.want(conn, EPOLLIN | EPOLLOUT)
+                self.pool.want(conn, READ | WRITE)
         except OSError as error:
             self._send_failed(conn, error)
             return
@@ -224,7 +224,7 @@ class Sender:
         except OSError as error:
             self._send_failed(conn, error)
             return
-        self.pool.want(conn, EPOLLIN)
+        self.pool.want(conn, READ)
         if conn.exchange is not None and conn.exchange.sent_ns is None:
             conn.exchange.sent_ns = monotonic_ns()
 
@@ -235,7 +235,7 @@ class Sender:
         if exchange.started is None:
             self.writer.starts.append(exchange.start_record(conn))
         conn.failure, conn.outgoing = error, b""
-        self.pool.want(conn, EPOLLIN)
+        self.pool.want(conn, READ)
         while conn.exchange is exchange and conn.state == OPEN and self._read(conn):
             pass
 
@@ -290,7 +290,7 @@ class Sender:
             if more := conn.tls.pending():
                 conn.outgoing += more
                 if not conn.flush():
-                    self.pool.want(conn, EPOLLIN | EPOLLOUT)
+                    self.pool.want(conn, READ | WRITE)
         except OSError as error:
             self._broken(conn, close_kind(error, False), error_text(error))
             return None

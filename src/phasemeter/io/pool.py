@@ -6,17 +6,17 @@ told which came to be and which did not).
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable
 
+from phasemeter.io import readiness
 from phasemeter.io.addresses import error_text
 from phasemeter.io.connection import Connection, Route, close_kind
+from phasemeter.io.readiness import READ, WRITE
 from phasemeter.records.capture import Close
 
 IDLE_LIMIT_NS = 30_000_000_000  # middleboxes forget silent connections: an old one is replaced rather than trusted
 RETRY_WARM_NS = 1_000_000_000
 WARM_STEP = 4  # connections begun in one go: each takes some 40 µs, and a send may be due
-EPOLLIN, EPOLLOUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class Pool:
@@ -30,7 +30,7 @@ class Pool:
         on_failed: Callable[[Connection, Close, str], None],
     ) -> None:
         self.route = route
-        self.poll = select.epoll()
+        self.poll = readiness.poller()
         self.by_fd: dict[int, Connection] = {}
         self.idle: dict[Connection, None] = {}  # by when they became so
         self.connecting: dict[Connection, None] = {}
@@ -63,14 +63,15 @@ class Pool:
         failed = before
         while conn.addresses_left > 0:
             self.by_fd.pop(conn.fd, None)
+            readiness.forget(self.poll, conn.fd)
             try:
                 conn.open_attempt()
             except OSError as error:
                 failed = error
                 continue
             self.by_fd[conn.fd] = conn
-            conn.interest = EPOLLOUT
-            self.poll.register(conn.fd, EPOLLOUT)
+            conn.interest = WRITE
+            self.poll.register(conn.fd, WRITE)
             return True
         if failed is not None:
             self.fail(conn, close_kind(failed, True), error_text(failed))
@@ -90,10 +91,10 @@ class Pool:
             return
         if is_open:
             self.connecting.pop(conn, None)
-            self.want(conn, EPOLLIN)
+            self.want(conn, READ)
             self._on_ready(conn)
         else:
-            self.want(conn, EPOLLIN | EPOLLOUT if conn.outgoing else EPOLLIN)
+            self.want(conn, READ | WRITE if conn.outgoing else READ)
 
     def want(self, conn: Connection, interest: int) -> None:
         if conn.interest != interest and conn.fd >= 0:
@@ -106,9 +107,10 @@ class Pool:
         self.idle[conn] = None
 
     def drop(self, conn: Connection) -> None:
-        """Close it; the system takes its descriptor out of the poll."""
+        """Close it."""
         self.by_fd.pop(conn.fd, None)
         self.idle.pop(conn, None)
+        readiness.forget(self.poll, conn.fd)
         conn.close()
 
     def look_after(self, now_ns: int, connect_limit_ns: int | None) -> None:
