@@ -34,7 +34,8 @@ FEWEST = 250  # requests in a first look: MSER-5 needs as many
 NEAR = 0.03  # two rates closer than this (relative) are one
 # in log rate, one fit after another: what lies farther from the crossing doesn't shape the curve there
 REACHES = (1.0, 0.5, 0.5)
-NEAR_LOOKS, HASTY = 4, 0.25  # within this (in log rate) of the crossing a rate is looked at so often at least
+NEAR_LOOKS, HASTY = 4, 0.25  # within this (in log rate) of the crossing a rate is looked at so often,
+LONG = 40  # or for so many times as many requests as neighbours are alike for
 SHARED_LOOKS = 2  # rates that took every look: with shared draws one more would tell little new
 
 
@@ -201,8 +202,10 @@ class Searcher:
         while len(self.probes) < self.search.most_probes and not self.out_of_time:
             if self._hasty() is None and self._enough():
                 return
-            rate = self._hasty() or self._next()
-            if rate is None or self.probe(rate, least_looks=NEAR_LOOKS) is None:
+            hasty = self._hasty()
+            rate = self._next() if hasty is None else hasty
+            least = 1 if hasty is None else len(self.probes[hasty].looks) + 1
+            if rate is None or self.probe(rate, least_looks=least) is None:
                 return
 
     def _hasty(self) -> float | None:
@@ -211,7 +214,9 @@ class Searcher:
         crossing = curve.crossing(self.search.target) if curve is not None else None
         if crossing is None:
             return None
-        short = [r for r, p in self.probes.items() if len(p.looks) < NEAR_LOOKS and abs(math.log(r / crossing)) < HASTY]
+        enough = LONG * self._longest()
+        near = {r: p for r, p in self.probes.items() if abs(math.log(r / crossing)) < HASTY}
+        short = [r for r, p in near.items() if len(p.looks) < NEAR_LOOKS and p.requests < enough]
         return min(short, key=lambda rate: abs(math.log(rate / crossing)), default=None)
 
     def _enough(self) -> bool:
@@ -225,8 +230,8 @@ class Searcher:
         if curve is None or found is None:
             return False
         crossing = curve.crossing(self.search.target) or 0.0
-        if any(abs(math.log(rate / crossing)) < 2 * NEAR for rate in full) or len(full) > SHARED_LOOKS:
-            return True
+        if any(found[0] <= rate <= found[1] for rate in full) or len(full) > SHARED_LOOKS:
+            return True  # a rate that can't be told from the crossing took every look: with shared draws others tell little
         near = [p for p in self.probes.values() if abs(math.log(p.rate_per_s / crossing)) < 2 * self.search.precision]
         return found[1] / found[0] <= width**2 and any(len(p.looks) > 1 for p in near)
 
@@ -256,8 +261,12 @@ class Searcher:
         """The logistic near the crossing. Unstable rates, whose attainment depends on how long one looks, are left out."""
         return self._fitted(lambda seen: seen.good)
 
+    def _longest(self) -> float:
+        """For how many requests neighbours are alike, at the rate where that is longest."""
+        return max((time_of(p.looks) for p in self.probes.values() if p.stable is not False), default=1.0)
+
     def _fitted(self, part: Callable[[Seen], Bools | None]) -> Curve | None:
-        longest = max((time_of(p.looks) for p in self.probes.values() if p.stable is not False), default=1.0)
+        longest = self._longest()
         stretches = [
             one for probe in self.probes.values() if probe.stable is not False for one in stretches_of(probe, part)
         ]
