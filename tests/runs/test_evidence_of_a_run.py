@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import statistics
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from phasemeter.cli.main import run
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_truth import Truth, TruthFile, read_truth
 from phasemeter.io.run_directory import RunDirectory
@@ -126,3 +128,22 @@ def test_other_peoples_requests_in_the_window_are_noticed(tmp_path: Path, bench:
     assert any(text.startswith("server_count_mismatch") for text in view.warnings)
     told = bench.report(ran.path, "--json").result["budget"]["aggregate"]["vllm"]
     assert told["mean"] is None and "server_count_mismatch" in told["reason"]
+
+
+def test_a_diagnosis_sends_the_single_requests_that_it_lacks_and_weighs_a_contract(
+    tmp_path: Path, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = tmp_path / "slo.yaml"
+    contract.write_text("phasemeter: 1\nlatency_slo:\n  ttft: {p95: 45 ms}\n  e2e: {p95: 10 s}\n")
+    with emulated(tmp_path / "truth.jsonl") as url:
+        ran = bench(
+            url, "--concurrency", "6", "--requests", "24", "--input-tokens", "uniform:8:64", "--output-tokens", "8"
+        )
+        assert run(["diagnose", str(ran.path), "--probe", url, "--contract", str(contract), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["features"]["alone_ttft_s"] < found["features"]["ttft_p50_s"]
+    assert found["steps"][4]["finding"] == "yes" and found["features"]["breaches"]["ttft"] > 0.5
+    assert found["steps"][5]["finding"] == "queueing" and found["causes"][0]["cause"] == "queueing"
+    assert len(list((ran.path / "probe").iterdir())) == 3
+    assert run(["diagnose", str(ran.path), "--json"]) == 0  # what was measured once is read again
+    assert json.loads(capsys.readouterr().out)["features"]["alone_ttft_s"] == found["features"]["alone_ttft_s"]

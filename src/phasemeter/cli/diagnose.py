@@ -13,7 +13,15 @@ from phasemeter.errors import UserError
 from phasemeter.lazy import load
 
 
-def diagnose(run: Path, *, json_: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+def diagnose(
+    run: Path,
+    *,
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    contract: Path | None = None,
+    probe: str | None = None,
+    api_key: str | None = None,
+    header: Annotated[list[str] | None, Parameter(negative="")] = None,
+) -> int:
     """Find out why a run was slow: six steps, each with evidence and strength, or "cannot say" with what is missing.
 
     Parameters
@@ -22,14 +30,24 @@ def diagnose(run: Path, *, json_: Annotated[bool, Parameter(name="--json", negat
         A run directory.
     json_
         One JSON document on stdout.
+    contract
+        A contract: step 5 says how many requests keep its objectives, and which one is broken.
+    probe
+        The service's URL: single requests at three input lengths are sent there, and compared with the run's.
+    api_key
+        For the probe; default: OPENAI_API_KEY from the environment.
+    header
+        For the probe: an extra header "Name: value" (repeatable).
 
     Examples:
       phasemeter diagnose runs/last
-      phasemeter diagnose runs/last --json
+      phasemeter diagnose runs/last --contract chat.yaml --json
+      phasemeter diagnose runs/last --probe http://127.0.0.1:8000
     """
     if not run.is_dir():
         raise UserError(f"{run}: no run directory: name one that `phasemeter bench` or `simulate` wrote")
-    document = load("phasemeter.runs.diagnose").diagnosis_of(run)
+    asked = load("phasemeter.runs.asked").Asked(api_key=api_key, header=header)
+    document = load("phasemeter.runs.diagnose").diagnosis_of(run, contract=contract, probe=probe, asked=asked)
     for warning in document["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     if json_:
