@@ -165,3 +165,13 @@ def test_leaves_stand_where_their_paths_lead(value: Any) -> None:
 def test_what_could_be_read_in_two_ways_teaches_nothing(document: bytes) -> None:
     body = b"data: " + document + b"\n\n"
     assert shape_of(body, body, document, CONTENT, Told(counts=True)) is None
+
+
+def test_a_prompt_count_that_moves_is_never_passed_over() -> None:
+    told_prompts = [7, 7, 7, 7, 9, 0]
+    documents = [
+        chunk_with("a", usage={"prompt_tokens": p, "completion_tokens": n + 1}) for n, p in enumerate(told_prompts)
+    ]
+    reads = [HEAD, *(framed(event(document)) for document in documents)]
+    fast, slow = both_ways(reads)
+    assert fast.prompt_tokens == slow.prompt_tokens == 9 and fast.fast_events >= 2
