@@ -36,6 +36,17 @@ MISTAKES = {
     "latency_slo: {ttft: {p95: 1 s, p95: 2 s}}": "line 2, column 32: no readable YAML: `p95` stands here twice",
     "latency_slo: [": "no readable YAML",
     "confidence: 95 %": "promises nothing",
+    "latency_slo: {ttft: {p95: 0 ms}}": "`latency_slo.ttft.p95` is 0 ms: nothing takes no time",
+    "capacity: {objectives: {ttft: 0 s}, attainment: 9 %}": "`capacity.objectives.ttft` is 0 s: nothing takes no time",
+    "latency_slo: {ttft: {p50: 2 s, p95: 1 s}}": "`latency_slo.ttft.p95` is shorter than p50 allows",
+    "latency_slo: {ttft: {p95: 1 s, p50: 2 s}}": "`latency_slo.ttft.p50` is longer than p95 allows",
+    "latency_slo: {ttft: {p95: 1 s}}\ncapacity: {goodput: inf}": "`capacity.goodput` is inf: a goodput is a finite rate",
+    "workload: {arrivals: {poisson: 2/s}}\ncapacity: {objectives: {ttft: 1 s}, goodput: 5/s}":
+        "`capacity.goodput` is 5 good requests a second, and `workload.arrivals` offers 2",
+    "workload: {api: openai.chatt}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.api` can't be 'openai.chatt': did you mean",
+    "workload: {objective: ttft.p59}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.objective` 'ttft.p59' names no percentile",
+    "service: {modle: x}\nlatency_slo: {ttft: {p95: 1 s}}": "`service.modle` is no key I know: did you mean `model`?",
+    "latency_slo: {'vlm:ttft': {p95: 1 s}}": "`latency_slo.vlm:ttft` is no metric I know: did you mean `vllm:ttft`?",
     "workload: {classes: {a: {share: 50 %, latency_slo: {ttft: {p95: 1 s}}}}}": "has shares that add up to 50 %",
 }  # fmt: skip
 

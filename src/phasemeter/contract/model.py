@@ -14,6 +14,7 @@ from phasemeter import units
 from phasemeter.contract import names
 from phasemeter.contract.reading import Place, arrivals, guess, length, load
 from phasemeter.metrics.definitions import BOUNDARIES, GAPS, HOUSE, PER_REQUEST
+from phasemeter.wire.apis import ALIASES, APIS
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 KINDS = ("chat", "batch", "long-generation")
@@ -172,11 +173,13 @@ def _objective(place: Place) -> str:
     metric, dot, statistic = place.text().rpartition(".")
     if not dot or metric.replace("throughput", "ttft") not in (*PER_REQUEST, *GAPS, "goodput") or not statistic:
         raise place.wrong(f"{place.value!r} names no metric and statistic: write it like ttft.p99")
+    if statistic not in (*PERCENTILES, "mean"):
+        raise place.wrong(f"{place.value!r} names no percentile I know: write p50, p90, p95, p99 or p99.9 (or mean)")
     return place.text()
 
 
 _WORKLOAD_READERS: dict[str, Any] = {
-    "api": lambda place: place.text(),
+    "api": lambda place: place.text((*APIS, *ALIASES)),
     "stream": lambda place: place.truth(),
     "input_tokens": length,
     "output_tokens": length,
@@ -222,19 +225,56 @@ def possible(place: Place, metric: str, workload: Workload) -> None:
 
 
 def _statistics(place: Place, metric: str, name: str | None, *, phase: bool) -> list[Objective]:
-    found = []
+    found: list[Objective] = []
     if not isinstance(place.value, dict) or not place.value:
         raise place.wrong(f"should name a percentile, like {{p95: 450 ms}}, and is {place.value!r}")
     for statistic, inner in place.section().items():
         if statistic != "mean" and statistic not in PERCENTILES:
             raise inner.wrong("is no percentile I know: write p50, p90, p95, p99 or p99.9 (or mean)")
         limit = inner.read(units.duration_s)
+        if not limit > 0:
+            raise inner.wrong(f"is {inner.value}: nothing takes no time: write more than 0")
+        _no_looser(inner, found, statistic, limit)
         found.append(
             Objective(
                 path=inner.path, metric=metric, statistic=statistic, limit_s=limit, workload_class=name, phase=phase
             )
         )
     return found
+
+
+def _no_looser(place: Place, before: list[Objective], statistic: str, limit_s: float) -> None:
+    """Raises FileError for a percentile that promises less than another of the same metric already does."""
+    for other in before:
+        if not {statistic, other.statistic} <= PERCENTILES.keys():
+            continue
+        rises = PERCENTILES[statistic] > PERCENTILES[other.statistic]
+        if (limit_s < other.limit_s) if rises else (limit_s > other.limit_s):
+            raise place.wrong(
+                f"is {'shorter' if rises else 'longer'} than {other.statistic} allows: a percentile can't fall as it rises: swap them"
+            )
+
+
+def _rate_above(place: Place, name: str) -> float:
+    """A rate that a promise can be held to. Raises FileError for none, or one without end."""
+    rate = place.read(units.rate_per_s)
+    if not 0 < rate < float("inf"):
+        raise place.wrong(f"is {place.value}: a {name} is a finite rate above 0")
+    return rate
+
+
+def _offers_enough(place: Place, needed: float, workload: Workload) -> None:
+    """Raises FileError where the declared load is less than the goodput that is promised of it."""
+    offered = workload.arrivals
+    if not isinstance(offered, dict):
+        return
+    kind, inner = next(iter(offered.items()))
+    rate = inner if kind in ("poisson", "constant") else inner.get("rate") if kind == "gamma" else None
+    if isinstance(rate, int | float) and rate * workload.share < needed:
+        raise place.wrong(
+            f"is {needed:g} good requests a second, and `workload.arrivals` offers {rate * workload.share:g}: raise the one or"
+            " lower the other"
+        )
 
 
 def _capacity(place: Place, workload: Workload, lines: list[Objective], path: str) -> Capacity:
@@ -246,6 +286,8 @@ def _capacity(place: Place, workload: Workload, lines: list[Objective], path: st
             possible(where, metric, workload)
             if metric in names.gaps():
                 raise where.wrong("has many values a request, so one request can't be held to it: write jitter or tpot")
+            if not where.read(units.duration_s) > 0:
+                raise where.wrong(f"is {where.value}: nothing takes no time: write more than 0")
         objectives = {metric: where.read(units.duration_s) for metric, where in inner.items()}
     else:  # the tightest limit of each promised metric stands for each request
         objectives = {}
@@ -254,8 +296,10 @@ def _capacity(place: Place, workload: Workload, lines: list[Objective], path: st
                 objectives[line.metric] = min(line.limit_s, objectives.get(line.metric, line.limit_s))
     if not objectives and ("attainment" in entries or "goodput" in entries):
         raise place.wrong("promises a share of good requests and says not what good is: add `objectives`")
-    rates = {key: entries[key].read(units.rate_per_s) for key in ("goodput", "requests_per_s", "output_tokens_per_s")
+    rates = {key: _rate_above(entries[key], key) for key in ("goodput", "requests_per_s", "output_tokens_per_s")
              if key in entries}  # fmt: skip
+    if "goodput" in rates:
+        _offers_enough(entries["goodput"], rates["goodput"], workload)
     return Capacity(
         path=path,
         objectives=objectives,

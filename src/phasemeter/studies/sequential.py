@@ -294,7 +294,7 @@ class Searcher:
         if high is None and crossing is None:
             return low, (low, None), reason or "no_rate_missed"
         interval = curve.interval(self.search.target) if curve is not None and crossing is not None else None
-        if crossing is None or interval is None or not self._within(crossing):
+        if crossing is None or not self._within(crossing):
             if low is None:
                 return None, (None, high), reason or "target_never_attained"
             return (math.sqrt(low * high) if high is not None else low), (low, high), reason
@@ -303,7 +303,7 @@ class Searcher:
             unstable is not None and crossing >= unstable
         ):  # what grows without end keeps no promise, whatever it attained
             return (math.sqrt(low * unstable) if low else None), (low, unstable), reason
-        return crossing, interval, reason
+        return crossing, interval or (low, high), reason
 
     def _within(self, rate: float) -> bool:
         return min(self.probes) / 1.5 <= rate <= max(self.probes) * 1.5
