@@ -26,6 +26,7 @@ from phasemeter.io.emulator_metrics import Metrics
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_stream import Stream
 from phasemeter.io.emulator_truth import TruthFile
+from phasemeter.serving.cluster import Split
 from phasemeter.serving.events import Admitted, Event, Finished, Preempted, Tokens
 from phasemeter.serving.sequence import Request
 
@@ -107,7 +108,7 @@ class Emulator:
         self.of_connection: dict[int, str] = {}
         self.timers: list[tuple[int, int, Stream]] = []
         self.order = itertools.count()
-        self.served = 0
+        self.served = self.moves_told = 0
         self.stopping = self.closed = False
 
     def stop(self) -> None:
@@ -240,6 +241,10 @@ class Emulator:
         gauges = self.metrics.gauges
         gauges["num_requests_running"], gauges["num_requests_waiting"] = running, waiting
         gauges["kv_cache_usage_perc"] = kv_share
+        if isinstance(self.engine, Split):
+            for moved in self.engine.handovers[self.moves_told :]:
+                self.metrics.kv_moved((moved.delivered_ns - moved.pull_ns) / 1e9)
+            self.moves_told = len(self.engine.handovers)
 
     def _generate(self, connection: Connection, request: HttpRequest, chat: bool) -> None:
         if request.body is None:

@@ -47,6 +47,11 @@ GAUGES = {
 }
 
 
+KV_MOVED = "nixl_xfer_time_seconds"  # only where prefill and decode are apart
+KV_MOVED_TEXT = "Histogram of transfer duration for NIXL KV cache transfers."
+TRANSFER = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5, 10)
+
+
 class Histogram:
     """Counts in buckets that are closed above, as Prometheus has them."""
 
@@ -86,6 +91,10 @@ class Metrics:
     def observe(self, name: str, value: float) -> None:
         self.histograms[name].observe(value)
 
+    def kv_moved(self, seconds: float) -> None:
+        """A request's KV went from a prefill to a decode engine, waiting for the link included."""
+        self.histograms.setdefault(KV_MOVED, Histogram(TRANSFER)).observe(seconds)
+
     def finish(self, request: Finished) -> None:
         """vLLM observes everything but TTFT and ITL at the end; a time per output token of 0 stands for one token."""
         self.observe("e2e_request_latency_seconds", request.e2e_s)
@@ -121,7 +130,8 @@ class Metrics:
         return ("\n".join(out) + "\n").encode()
 
     def _histogram(self, name: str, histogram: Histogram) -> list[str]:
-        out = [f"# HELP vllm:{name} {HISTOGRAMS[name][1]}", f"# TYPE vllm:{name} histogram"]
+        text = KV_MOVED_TEXT if name == KV_MOVED else HISTOGRAMS[name][1]
+        out = [f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} histogram"]
         below = 0
         for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
             below += count

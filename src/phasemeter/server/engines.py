@@ -105,6 +105,9 @@ VLLM = (
         "tpot", "vllm_request_time_per_output_token_seconds", MONO,
         "a request's decode time / (tokens − 1); 0 is recorded for a single token", zeros=True,
     ),
+    _phase(
+        "kv_transfer", "vllm_nixl_xfer_time_seconds", MONO, "KV cache moved from a prefill to a decode engine, one transfer",
+    ),
     *_sizes("vllm"),
     _state("running_requests", "vllm_num_requests_running", "requests in execution"),
     _state("waiting_requests", "vllm_num_requests_waiting", "requests waiting to be scheduled"),
