@@ -16,7 +16,8 @@ from typing import Any
 from phasemeter.errors import UserError
 
 MAX_BODY_BYTES = 16_000_000
-MAX_TOTAL_BYTES = 1_000_000_000
+MAX_TOTAL_BYTES = 500_000_000  # some hundred thousand spans of requests
+MAX_BODIES = 100_000
 MAX_CONNECTIONS = 32
 IDLE_S = 30.0
 
@@ -34,7 +35,7 @@ class OtlpReceiver:
     def keep(self, body: bytes, suffix: str) -> bool:
         """Writes one body; False when the run has enough. Numbered in order of arrival."""
         with self._lock:
-            if self.bytes + len(body) > self.max_total_bytes:
+            if self.bytes + len(body) > self.max_total_bytes or self.bodies >= MAX_BODIES:
                 self.refused += 1
                 return False
             self.bodies += 1

@@ -110,9 +110,16 @@ def server_window(view: ServerView) -> ServerWindow | None:
     return ServerWindow(
         queue_mean_s=_mean(view.engines, "queue"), prefill_mean_s=_mean(view.engines, "prefill"),
         waiting_max=_highest(view.gauges, "waiting_requests"), running_max=_highest(view.gauges, "running_requests"),
-        kv_usage_max=_highest(view.gauges, "kv_cache_usage", parts=True), preemptions=_grown(view.engines, "preemptions"),
+        kv_usage_max=_as_share(_highest(view.gauges, "kv_cache_usage", parts=True)), preemptions=_grown(view.engines, "preemptions"),
         prefix_hit_share=_ratio(view.engines), kv_transfer_mean_s=_mean(view.engines, "kv_transfer"),
     )  # fmt: skip
+
+
+def _as_share(value: float | None) -> float | None:
+    """A usage gauge as a share: some builds tell percent under the same name. None for what is neither."""
+    if value is None or value <= 1.05:
+        return value
+    return value / 100 if value <= 105 else None
 
 
 def _mean(engines: Mapping[str, EngineReading], key: str) -> float | None:

@@ -1,0 +1,88 @@
+"""A run's server, as a diagnosis sees it: gauges as shares, evidence that is damaged or too much costs only itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phasemeter.io import otlp_receiver
+from phasemeter.io.emulator_spans import RequestSpan, encode
+from phasemeter.records.request_row import RequestRow
+from phasemeter.runs import server_evidence
+from phasemeter.runs.server_evidence import Seen, ServerEvidence, scrapes_in
+from phasemeter.runs.server_view import ServerView, server_window
+from phasemeter.server.exposition import parse_page
+from phasemeter.server.joins import Identity, SpanIndex
+from phasemeter.server.otlp import decode
+from phasemeter.server.prometheus import read_pages
+
+
+@pytest.mark.parametrize(("told", "share"), [(0.43, 0.43), (43.0, 0.43), (1.0, 1.0), (4300.0, None)])
+def test_a_usage_in_percent_is_no_full_cache(told: float, share: float | None) -> None:
+    gauges = read_pages([parse_page(f"vllm:kv_cache_usage_perc {told}\n".encode())])
+    window = server_window(ServerView(rows=[], values={}, instants={}, engines={}, gauges=(gauges,)))
+    assert window is not None and window.kv_usage_max == (share if share is None else pytest.approx(share))
+
+
+def body(*request_ids: str, trace: str | None = None) -> bytes:
+    spans = [
+        RequestSpan(
+            request_id=name, traceparent=trace, start_unix_ns=10, end_unix_ns=20, counts={},
+            seconds={"gen_ai.latency.time_in_queue": 0.25},
+        )
+        for name in request_ids
+    ]  # fmt: skip
+    return encode(spans)
+
+
+def seen(name: str) -> Seen:
+    return Seen(RequestRow(request_id=name, outcome="ok", due_ns=0, response_id=f"chatcmpl-{name}"))
+
+
+def test_a_damaged_body_of_spans_or_scrape_costs_only_itself_and_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    (folder / "spans-000001.pb").write_bytes(b"\xff\xfe no protobuf")
+    (folder / "spans-000002.pb").write_bytes(body("chatcmpl-a"))
+    (folder / "metrics-before.http").write_bytes(b"HTTP/1.1 200 OK\r\n\r\n<html></html>")
+    evidence = ServerEvidence(tmp_path)
+    told = evidence.of(seen("a"))
+    assert [value.value_s for value in told.values] == [0.25] and evidence.joined == 1
+    assert sorted(text.split(":")[0] for text in evidence.warnings) == ["damaged_scrape", "damaged_spans"]
+
+
+def test_of_too_many_spans_the_first_are_joined_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_evidence, "MAX_SPANS", 3)
+    (tmp_path / "evidence").mkdir()
+    for number in range(3):
+        (tmp_path / "evidence" / f"spans-{number:06}.pb").write_bytes(
+            body(f"chatcmpl-{number}a", f"chatcmpl-{number}b")
+        )
+    evidence = ServerEvidence(tmp_path)
+    assert [bool(evidence.of(seen(name)).values) for name in ("0a", "1a", "1b", "2a")] == [True, True, False, False]
+    assert evidence.warnings[0].startswith("too_many_spans")
+
+
+def test_a_receiver_takes_only_so_many_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_receiver, "MAX_BODIES", 2)
+    receiver = otlp_receiver.OtlpReceiver(tmp_path)
+    assert [receiver.keep(b"x", "pb") for _ in range(4)] == [True, True, False, False]
+    assert (receiver.bodies, receiver.refused) == (2, 2)
+
+
+def test_a_server_that_gives_every_answer_one_id_is_joined_to_no_second_request() -> None:
+    index = SpanIndex(decode(body("chatcmpl-x"), "spans"))
+    first, second = (index.of(Identity(request_id=name, response_id="chatcmpl-x")) for name in "ab")
+    assert (first[0], len(first[1]), first[2]) == ("request_id", 1, False)
+    assert second == ("", (), True)
+
+
+def test_a_long_runs_scrapes_are_thinned_evenly_with_both_edges_kept(tmp_path: Path) -> None:
+    for name in ("metrics-after", "metrics-before", *(f"metrics-during-{n:05}" for n in range(100))):
+        (tmp_path / f"{name}.http").write_bytes(b"")
+    names = [path.stem for path in scrapes_in(tmp_path, 10)]
+    assert (names[0], names[-1], len(names)) == ("metrics-before", "metrics-after", 12)
+    assert names[1:-1] == [f"metrics-during-{n:05}" for n in range(0, 100, 10)]
