@@ -100,20 +100,26 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
 
+def address_of(listen: str, shown: str) -> tuple[str, int]:
+    """(host, port) of ":4318", "127.0.0.1:4318" or "4318"; no host means 127.0.0.1. Raises UserError for what is none."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise UserError(f"--otlp-listen {shown}: write HOST:PORT or :PORT, like :4318 (gRPC: grpc://:4317)")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 @contextmanager
 def otlp_receiver(listen: str, evidence: Path, *, max_total_bytes: int = MAX_TOTAL_BYTES) -> Iterator[OtlpReceiver]:
     """Listens on `listen` (":4318", "127.0.0.1:4318" or "4318"; no host means 127.0.0.1) while the block runs.
 
     Raises UserError for an address that is none, or is taken.
     """
-    host, _, port = listen.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise UserError(f"--otlp-listen {listen}: write HOST:PORT or :PORT, like :4318")
+    host, port = address_of(listen, listen)
     evidence.mkdir(parents=True, exist_ok=True)
     receiver = OtlpReceiver(evidence, max_total_bytes=max_total_bytes)
     handler = _handler(receiver, threading.BoundedSemaphore(MAX_CONNECTIONS))
     try:
-        server = _Server((host.strip("[]") or "127.0.0.1", int(port)), handler)
+        server = _Server((host, port), handler)
     except OSError as taken:
         raise UserError(
             f"--otlp-listen {listen}: can't listen there ({taken.strerror or taken}): choose another port"

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from phasemeter.errors import FileError, PhasemeterError
-from phasemeter.io.otlp_receiver import OtlpReceiver, otlp_receiver
+from phasemeter.errors import FileError, PhasemeterError, UserError
+from phasemeter.io.otlp_receiver import OtlpReceiver, address_of, otlp_receiver
 from phasemeter.io.scrape import Scrape, save, scrape, scrape_when
+from phasemeter.lazy import load
 from phasemeter.server.exposition import parse_page
 from phasemeter.server.otlp import decode, engine_of
 from phasemeter.server.prometheus import EngineReading, read_pages
@@ -149,7 +150,7 @@ class Gathering:
         if not known:
             self.warnings.append(
                 f"no_spans: no request's span came: point the server's OTLP traces at {receiver.address} (vLLM: "
-                "--otlp-traces-endpoint, with OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf)"
+                "--otlp-traces-endpoint; it speaks gRPC unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf)"
             )
 
     def write_notes(self) -> None:
@@ -193,6 +194,22 @@ def request_spans(path: Path) -> int:
 
 
 @contextmanager
+def _receiver(listen: str, evidence: Path) -> Iterator[OtlpReceiver]:
+    """OTLP over HTTP, or over gRPC where the address starts with grpc:// ."""
+    scheme, marked, rest = listen.partition("://")
+    if not marked or scheme in {"http", ""}:
+        with otlp_receiver(rest.partition("/")[0] if marked else listen, evidence) as over_http:
+            yield over_http
+        return
+    if scheme != "grpc":
+        raise UserError(f"--otlp-listen {listen}: write :PORT for OTLP/HTTP, grpc://:PORT for OTLP/gRPC")
+    host, port = address_of(rest, listen)
+    evidence.mkdir(parents=True, exist_ok=True)
+    with load("phasemeter.io.otlp_grpc").grpc_receiver(OtlpReceiver(evidence), host, port) as over_grpc:
+        yield over_grpc
+
+
+@contextmanager
 def gathering(run: Path, page: Page | None = None, otlp_listen: str | None = None) -> Iterator[Gathering]:
     """Spans are received while the block runs; its caller says when the window of scrapes begins and ends.
 
@@ -201,7 +218,7 @@ def gathering(run: Path, page: Page | None = None, otlp_listen: str | None = Non
     found = Gathering(run, page)
     with ExitStack() as stack:
         if otlp_listen is not None:
-            found.receiver = stack.enter_context(otlp_receiver(otlp_listen, found.evidence))
+            found.receiver = stack.enter_context(_receiver(otlp_listen, found.evidence))
         found.look()
         try:
             yield found
