@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,8 +72,9 @@ def goodput(
     if folder is not None:
         runs.write(folder, answer)
         print(f"probes: {folder}", file=sys.stderr)
-    print(json.dumps(answer, allow_nan=False, ensure_ascii=False) if wanted.json else "\n".join(words(answer)))
-    return 0 if answer["goodput_per_s"]["value"] is not None and answer["reason"] != "no_rate_missed" else 3
+    report = lazy.load("phasemeter.report.goodput")
+    print(report.dumps(answer) if wanted.json else "\n".join(report.words(answer)))
+    return int(report.exit_code(answer))
 
 
 def _simulated(plan: Path, contract: Any, limits: Any, wanted: BenchOptions) -> tuple[Any, Any, Path | None]:
@@ -88,33 +88,3 @@ def _simulated(plan: Path, contract: Any, limits: Any, wanted: BenchOptions) -> 
             print(line, file=sys.stderr)
 
     return (*lazy.load("phasemeter.runs.goodput").search_plan(read, contract, limits, folder, tell), folder)
-
-
-def words(answer: dict[str, Any]) -> list[str]:
-    """The answer for a person: each rate tried, then the rate, what binds, and what another SLO would give."""
-    lines = []
-    for probe in answer["probes"]:
-        share, (low, high) = probe["attainment"]["value"], probe["attainment"]["ci95"]
-        text = "–" if share is None else f"{100 * share:5.1f} %"
-        sure = "" if low is None or high is None else f" ({100 * low:.1f} … {100 * high:.1f} %)"
-        lines.append(f"{probe['rate_per_s']:9.4g} req/s  {text} good{sure}  {probe['standing']}"
-                     + (f": {probe['why']}" if probe["why"] else ""))  # fmt: skip
-    value, (low, high) = answer["goodput_per_s"]["value"], answer["goodput_per_s"]["ci95"]
-    target = f"{100 * answer['attainment_target']:g} %"
-    if value is None:
-        return [
-            *lines,
-            f"no goodput: no rate tried keeps {target} of requests within the contract ({answer['reason']})",
-        ]
-    bounds = f" (95 %: {'–' if low is None else f'{low:.4g}'} … {'–' if high is None else f'{high:.4g}'})"
-    lines.append(f"goodput {value:.4g} req/s{bounds} with {target} of requests good" + (
-        f"; {answer['binding']} binds" if answer["binding"] else ""))  # fmt: skip
-    if answer["reason"]:
-        lines.append(f"  {answer['reason']}")
-    alone = [f"{name} {rate:.4g}" for name, rate in answer["single"].items() if rate is not None]
-    if len(answer["single"]) > 1 and alone:
-        lines.append("  each objective alone would carry, in req/s: " + ", ".join(alone))
-    scaled = [f"×{scale} {rate:.4g}" for scale, rate in answer["sensitivity"].items() if rate is not None]
-    if scaled:
-        lines.append("  with all limits scaled: " + ", ".join(scaled))
-    return [*lines, *(f"warning: {warning}" for warning in answer["warnings"])]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.contract import read_contract
 from phasemeter.errors import FileError
 
 
@@ -20,6 +21,9 @@ def simulate(
     goodput: Annotated[
         bool, Parameter(negative="", help="search the highest rate within the plan's objectives")
     ] = False,
+    contract: Annotated[
+        str | None, Parameter(help="simulate its workload, count its goodput; with --goodput: search what keeps it")
+    ] = None,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
     """Predict a deployment: scheduler × cost model × workload, in virtual time.
@@ -36,9 +40,14 @@ def simulate(
         phasemeter simulate plan.yaml
         phasemeter simulate plan.yaml --json --seed 7 > result.json
         phasemeter simulate plan.yaml --replications 10 -o runs/simulated
-        phasemeter simulate plan.yaml --goodput
+        phasemeter simulate plan.yaml --contract chat.yaml --goodput
     """
-    read = read_plan(plan)
+    read, promised = read_plan(plan), None
+    if contract is not None:
+        promised = read_contract(lazy.load("pathlib").Path(contract))
+        read = lazy.load("phasemeter.runs.goodput").workload_of(read, promised)
+    if goodput and promised is not None:
+        return search(read, promised, json=json)
     runs, strict = lazy.load("phasemeter.runs.simulate"), lazy.load("phasemeter.metrics.document").strict
     dumps = lazy.load("json").dumps
     if goodput:
@@ -49,7 +58,7 @@ def simulate(
             _show_goodput(found)
         return 0 if found["value"] is not None else 3
     folder = lazy.load("pathlib").Path(output) if output is not None else None
-    document = runs.simulate(read, seed=seed, replications=replications, output=folder)
+    document = runs.simulate(read, seed=seed, replications=replications, output=folder, contract=promised)
     if json:
         print(dumps(document, ensure_ascii=False, allow_nan=False))
     else:
@@ -57,6 +66,15 @@ def simulate(
     if output is not None:
         print(f"written to {output}", file=sys.stderr)
     return 0 if document["outcomes"]["ok"] else 1
+
+
+def search(plan: Any, contract: Any, *, json: bool) -> int:
+    """As `phasemeter goodput --simulate` answers."""
+    runs, report = lazy.load("phasemeter.runs.goodput"), lazy.load("phasemeter.report.goodput")
+    found, promise = runs.search_plan(plan, contract, runs.Limits(), None, lambda line: print(line, file=sys.stderr))
+    answer = runs.document(found, promise)
+    print(report.dumps(answer) if json else "\n".join(report.words(answer)))
+    return int(report.exit_code(answer))
 
 
 def read_plan(path: str) -> Any:

@@ -52,6 +52,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     binding: str | None = None
     not_evaluable_reasons: dict[str, int] = {}
     reason: str | None = None
+    worth: float | None = None  # how many independent requests good + bad are worth
 
     def document(self) -> dict[str, Any]:
         """The form that a result carries under `goodput`."""
@@ -267,6 +268,7 @@ def summed(judged: Judged, window_s: float | None = None, confidence: float = 0.
         binding=_binding(judged),
         not_evaluable_reasons=_reasons(list(judged.reasons), ~said),
         reason=reason,
+        worth=worth(good[said], strain) if n else None,
     )
 
 
@@ -308,20 +310,28 @@ def attainment_interval(
     `strain`: how near each request came to its limits (value over limit, the worst of them): neighbours that are alike in it are
     alike although all of them are good. (None, None) where they are alike and too few for batch means.
     """
+    n = worth(good, strain)
+    if n is None:
+        return None, None
+    share = float(good.mean())
+    return clopper_pearson_interval(share * n, n, confidence)
+
+
+def worth(good: Bools, strain: Floats | None = None) -> float | None:
+    """How many independent requests these are worth; None where neighbours are alike and too few to say."""
     values = good.astype(np.float64)
     n = float(values.size)
     alike = [one for one in (values, strain) if one is not None and correlated(one)]
     if alike and values.size < SHORTEST_CORRELATED:
-        return None, None
+        return None
     for one in (values, strain) if alike else ():
         if one is None or not float(np.ptp(ranks_of(one))):
             continue  # what doesn't vary can't say how alike neighbours are
         try:
             n = min(n, effective_n(one if one is values else ranks_of(one)))
         except Undefined:
-            return None, None
-    share = float(values.mean())
-    return clopper_pearson_interval(share * n, n, confidence)
+            return None
+    return n
 
 
 def _rate(

@@ -6,13 +6,14 @@ terminal (cli/). The contract says what is promised, the rows what was seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from phasemeter.contract import names, samples, workload_seen
-from phasemeter.contract.goodput import goodput
+from phasemeter.contract.goodput import SHORTEST_CORRELATED, Goodput, goodput
 from phasemeter.contract.lines import Histogram, Line, Verdict, decided, gap_line, mean_line, phase_line, quantile_line
 from phasemeter.contract.model import Capacity, Contract
 from phasemeter.metrics.definitions import BOUNDARIES
@@ -104,7 +105,7 @@ def _capacity(capacity: Capacity, contract: Contract, facts: Facts) -> list[Line
             line = _at_least(f"{capacity.path}.attainment", seen.attainment, seen.ci, capacity.attainment, n)
             needed = None
             if line.verdict == "undecided" and seen.attainment is not None and 0 < capacity.attainment < 1:
-                needed = intervals.n_to_decide(seen.attainment, capacity.attainment, contract.confidence)
+                needed = _needed(seen, capacity.attainment, contract.confidence)
             lines.append(msgspec.structs.replace(line, unit="share", n_to_decide=needed, notes=notes))
         if capacity.goodput_per_s is not None:
             line = _at_least(f"{capacity.path}.goodput", seen.per_s, seen.per_s_ci, capacity.goodput_per_s, n)
@@ -122,6 +123,17 @@ def _capacity(capacity: Capacity, contract: Contract, facts: Facts) -> list[Line
             value, bounds, n = workload_seen.throughput(name, rows, contract.confidence)
             lines.append(_at_least(f"{capacity.path}.{name}", value, bounds, limit, n, unit="/s"))
     return lines
+
+
+def _needed(seen: Goodput, target: float, confidence: float) -> int | None:
+    """How many requests would decide, all else staying as seen: more where neighbours are alike."""
+    independent = intervals.n_to_decide(seen.attainment or 0.0, target, confidence)
+    if independent is None:
+        return None
+    n = seen.good + seen.bad
+    return (
+        max(n + 1, SHORTEST_CORRELATED) if seen.worth is None else max(n + 1, math.ceil(independent * n / seen.worth))
+    )
 
 
 def _at_least(

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from phasemeter import __version__
-from phasemeter.contract.goodput import attainment_interval, goodput, judge
+from phasemeter.contract.goodput import attainment_interval, goodput, goodput_of, judge
+from phasemeter.contract.model import Contract
 from phasemeter.errors import Undefined, UserError
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.metrics.alike import add_alike
@@ -163,8 +164,9 @@ def simulate(
     seed: int | None = None,
     replications: int = 1,
     output: Path | None = None,
+    contract: Contract | None = None,
 ) -> dict[str, Any]:
-    """The result's document, with what only a simulator knows under `simulation`.
+    """The result's document, with what only a simulator knows under `simulation`; `contract`: whose goodput is counted.
 
     The first replication is the run; the others give intervals between replications. Raises UserError for a directory
     that holds something already.
@@ -177,6 +179,8 @@ def simulate(
     outcome = replicate(plan, demand, first_seed)
     manifest = manifest_of(plan, demand, first_seed, replications)
     result = result_of(plan, outcome, manifest)
+    if contract is not None and (counted := goodput_of(contract, outcome.rows())) is not None:
+        result = msgspec.structs.replace(result, goodput=counted.document())
     found = document(result)
     phases = _phases(outcome)
     found["simulation"] = {
