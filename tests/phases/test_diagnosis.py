@@ -14,7 +14,7 @@ from phasemeter.phases.causes import RULES
 from phasemeter.phases.diagnosis import diagnose
 from phasemeter.phases.features import Features, ServerWindow, features_of, rank_correlation
 from phasemeter.records.evidence import EvidenceValue
-from phasemeter.records.request_row import RequestRow
+from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from tests.phases.test_budget import row, told
 
 WHOLE = {"queue": 0.02, "prefill": 0.05, "ingress_delivery": 0.02, "decode": 0.9, "client_queue": 0.01}
@@ -140,6 +140,26 @@ def test_features_come_from_rows_and_budgets() -> None:
         and found.tokens_per_chunk == pytest.approx(1)
     )
     assert found.stalls == 40 and found.coalesced_share == 0
+
+
+def test_a_stall_knows_how_many_prefills_were_beside_it() -> None:
+    victim = row((0, 0, 0, 10), (100, 100, 100, 5000, 100), request_id="v", output_tokens=6)
+    budgets = {"v": budget_of(victim, [told("queue", 0.0), told("prefill", 10e-9)])}
+    stall_start = victim.choices[0].times_ns[3]
+    others = []
+    for number, at in enumerate((stall_start + 1000, stall_start + 3000, stall_start + 90_000)):
+        base = row((0, 0, 0, 500), (100,), request_id=f"o{number}", output_tokens=2)
+        shift = at - base.due_ns
+        moved = {
+            name: getattr(base, name) + shift
+            for name in ("due_ns", "connect_start_ns", "send_start_ns", "sent_ns", "first_token_ns", "first_output_ns",
+                         "last_token_ns", "stream_end_ns")
+        }  # fmt: skip
+        times = tuple(t + shift for t in base.choices[0].times_ns)
+        others.append(msgspec.structs.replace(base, choices=(ChoiceTimes(times_ns=times, reads=(0, 1)),), **moved))
+        budgets[f"o{number}"] = budget_of(others[-1], [told("queue", 0.0), told("prefill", 500e-9)])
+    found = features_of([victim, *others], budgets)
+    assert (found.stalls, found.stalls_in_prefill, found.prefills_beside_a_stall) == (1, 1, 2)
 
 
 def test_probes_are_the_single_requests_and_no_part_of_the_load() -> None:

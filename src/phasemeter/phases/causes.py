@@ -134,6 +134,8 @@ def _interference(f: Features) -> Cause | None:
     if share * output < 0.1:
         return None
     words = f"gaps with another's prefill in them are {contrast:.1f} times the others: {share:.0%} of the time between tokens"
+    if f.stalls and f.stalls_in_prefill is not None:
+        words += f"; {f.stalls_in_prefill:g} of {f.stalls:g} stalls have one in them"
     strength: Strength = "certain" if share > 0.3 and contrast > 2.5 and f.requests >= FEW else "likely"
     return Cause(
         cause="prefill_decode_interference", strength=strength, evidence=words, next="the same load with smaller prefill chunks",

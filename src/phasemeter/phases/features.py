@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import msgspec
 
-from phasemeter.phases.budget import SPANNED, Budget, metric_ns, stalled_gaps
-from phasemeter.phases.timeline import cadence, first_gap, held_back, warmed_up
+from phasemeter.phases.budget import SPANNED, Budget, metric_ns
+from phasemeter.phases.timeline import cadence, first_gap, held_back, stalls_beside_prefills, warmed_up
 from phasemeter.records.request_row import RequestRow
 
 MERGED = 0.3  # share of gaps that are 0, from which on gaps say nothing of an engine's cadence
@@ -69,7 +69,9 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     first_gap_ratio: float | None = None  # the gap after the first token over the later ones
     first_gap_share: float | None = None  # of the time from due to the last token
     decode_stretch: float | None = None  # the client's first to last token over what the server says that took
-    stalls: int = 0
+    stalls: float = 0
+    stalls_in_prefill: float | None = None  # of them, with another request's prefill in it
+    prefills_beside_a_stall: float | None = None  # how many were, on average
     coalesced_share: float | None = None  # of gaps that are 0: several events a read
     tokens_per_chunk: float | None = None
     single_arrivals: float | None = None
@@ -128,6 +130,7 @@ def features_of(
         "held_back": held_back(loaded, budgets), "warmup_ratio": warmed_up(loaded, budgets),
         "alone_input_to_ttft": rank_correlation([float(r.input_tokens or 0) for r in alone], [_ttft(r) for r in alone]),
     }  # fmt: skip
+    found |= stalls_beside_prefills(loaded, budgets)
     found |= _from_budgets(loaded, budgets) | _from_stream(loaded) | _from_input(loaded)
     if (found["coalesced_share"] or 0.0) < MERGED:  # type: ignore[operator]
         found |= cadence(loaded, budgets, alone_tpot) | first_gap(loaded)
@@ -199,12 +202,11 @@ def _from_input(rows: Sequence[RequestRow]) -> dict[str, object]:
 
 
 def _from_stream(rows: Sequence[RequestRow]) -> dict[str, object]:
-    zero = gaps = events = tokens = stalls = 0
+    zero = gaps = events = tokens = 0
     for row in rows:
         for choice in row.choices:
             steps = [b - a for a, b in pairwise(choice.times_ns)]
             gaps, zero = gaps + len(steps), zero + sum(step == 0 for step in steps)
-            stalls += len(stalled_gaps(steps))
         if row.choices and row.output_tokens:
             events, tokens = events + sum(len(c.times_ns) for c in row.choices), tokens + row.output_tokens
     starts, ends = sorted(r.send_start_ns or 0 for r in rows), sorted(r.last_token_ns or 0 for r in rows)
@@ -221,5 +223,4 @@ def _from_stream(rows: Sequence[RequestRow]) -> dict[str, object]:
         "single_arrivals": sum(r.single_arrival for r in rows) / len(rows),
         "most_in_flight": max(in_flight, default=None),
         "running_to_tpot": rank_correlation(in_flight, paces),
-        "stalls": stalls,
     }

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from phasemeter.phases.budget import Budget
+from phasemeter.phases.budget import Budget, stalled_gaps
 from phasemeter.records.request_row import RequestRow
 
 Floats = NDArray[np.float64]
@@ -162,6 +162,29 @@ def _growth(gaps: Floats, running: Floats, total: float) -> dict[str, float | No
         found["growth"] = float(np.median(many)) / floor if floor > 0 else None
         found["growth_share"] = float(np.maximum(0.0, gaps - floor).sum()) / total
     return found
+
+
+def stalls_beside_prefills(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> dict[str, float | None]:
+    """How many stalls there were, and of them how many had other requests' prefills in them, and how many prefills on average.
+
+    Without evidence of prefills only the first is known.
+    """
+    found = []
+    for row in rows:
+        for choice in row.choices:
+            times = choice.times_ns
+            least = min(stalled_gaps([b - a for a, b in pairwise(times)]), default=None)
+            found += [(a / 1e9, b / 1e9) for a, b in pairwise(times) if least is not None and b - a >= least]
+    _, began, first, _ = _intervals(rows, budgets)
+    told: dict[str, float | None] = {"stalls": float(len(found))}
+    if not found or not len(began):
+        return told
+    stalls = np.array(found)
+    beside = np.searchsorted(np.sort(began), stalls[:, 1]) - np.searchsorted(np.sort(first), stalls[:, 0], side="right")
+    return told | {
+        "stalls_in_prefill": float((beside > 0).sum()),
+        "prefills_beside_a_stall": float(beside.mean()),
+    }
 
 
 def first_gap(rows: Sequence[RequestRow]) -> dict[str, float | None]:
