@@ -46,6 +46,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     port, otlp_port = free_port(), free_port()
     environment = {
         **os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0",  # one core computes, the rest is left to its API process and to us
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     }  # fmt: skip
     command = [

@@ -1,6 +1,7 @@
-"""A model folder of our own making: a two-layer Llama shape (random weights) and a byte-level tokenizer.
+"""A model folder of our own making: a small Llama shape (random weights) and a byte-level tokenizer.
 
-vLLM serves it with `--load-format dummy`. Its text is noise; its timing is a real engine's.
+vLLM serves it with `--load-format dummy`. Its text is noise; its timing is a real engine's, with steps of some 20 ms: with a
+smaller one the steps are over before the API process has written the last, and the cadence drowns in coalesced reads.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def write(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     spelt = tokenizer()
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "hidden_act": "silu",
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1536,
+        "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "hidden_act": "silu",
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
         "vocab_size": 512, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "bfloat16",
     }  # fmt: skip
