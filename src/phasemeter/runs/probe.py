@@ -8,6 +8,7 @@ a run is for, and is noted. Must not live here: the run itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ SHORT_TOKENS, LONGEST_TOKENS = 24, 512
 TOKENS = 2
 WIDE_IDS = PromptOptions().token_id_range
 FEWEST_IDS = 64
+REFUSAL = re.compile(rb'"code"\s*:\s*"?(4[0-9]{2})\b')
 
 
 class UnreachableError(NetworkError):
@@ -110,7 +112,9 @@ def _check_reached(settings: Settings, asker: Asker) -> None:
             hint = "trust it with --ca-file FILE, or don't check it with --insecure"
         raise UnreachableError(f"{settings.url}: can't connect: {words}: {hint}")
     if asker.first_status in {401, 403} and not settings.models:
-        raise RefusedError(f"{settings.endpoint.url}: the server answers {asker.first_status}{HINTS[asker.first_status]}")
+        raise RefusedError(
+            f"{settings.endpoint.url}: the server answers {asker.first_status}{HINTS[asker.first_status]}"
+        )
 
 
 def _needs_lengths(settings: Settings) -> bool:
@@ -221,16 +225,20 @@ def _send(settings: Settings, state: _State, model: str | None, tokens: int) -> 
 
 
 def _read(planned: PlannedRequest, capture: Capture) -> Exchange:
-    return read_exchange(
+    """The answer. An error inside a stream that names a status of its own (vLLM refuses so, under 200) has that status."""
+    reads = [read.data for read in capture.reads]
+    exchange = read_exchange(
         Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
         Received(
-            reads=[read.data for read in capture.reads],
+            reads=reads,
             times_ns=[read.user_ns for read in capture.reads],
             close=capture.close,
             closed_ns=capture.closed_ns,
             error=capture.error,
         ),
     )
+    code = REFUSAL.search(b"".join(reads)) if exchange.failure == "server_error_in_stream" else None
+    return exchange if code is None else msgspec.structs.replace(exchange, status=int(code[1]))
 
 
 # ---- token ids that a server's vocabulary does not hold
