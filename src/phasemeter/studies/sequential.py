@@ -183,6 +183,14 @@ class Searcher:
         """The lowest rate that is bad."""
         return min((r for r, p in self.probes.items() if p.standing == "bad"), default=None)
 
+    def likely(self) -> float | None:
+        """The highest rate below the lowest bad one that attained the target, decided or not."""
+        high = self.high()
+        rates = [
+            r for r, p in self.probes.items() if (p.attainment or 0.0) >= self.search.target and p.standing != "bad"
+        ]
+        return max((rate for rate in rates if high is None or rate < high), default=None)
+
     def _bracket(self) -> bool:
         """Double or halve until the crossing lies between two rates, or beside one that a first look can't decide."""
         rate = self.search.start_per_s
@@ -237,7 +245,7 @@ class Searcher:
 
     def _next(self) -> float | None:
         """The curve's crossing, kept inside the bracket; a rate close by that is still open is looked at again instead."""
-        low, high = self.low(), self.high()
+        low, high = self.low() or self.likely(), self.high()
         curve = self.curve()
         crossing = curve.crossing(self.search.target) if curve is not None else None
         if low is not None and high is not None:
@@ -295,8 +303,11 @@ class Searcher:
             return low, (low, None), reason or "no_rate_missed"
         interval = curve.interval(self.search.target) if curve is not None and crossing is not None else None
         if crossing is None or not self._within(crossing):
-            if low is None:
+            likely = low or self.likely()
+            if likely is None:
                 return None, (None, high), reason or "target_never_attained"
+            if low is None:
+                return (math.sqrt(likely * high) if high is not None else likely), (None, high), reason
             return (math.sqrt(low * high) if high is not None else low), (low, high), reason
         unstable = min((r for r, p in self.probes.items() if p.stable is False), default=None)
         if (
