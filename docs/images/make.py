@@ -1,6 +1,6 @@
 """Draws docs/images/demo.svg from a run directory: what `phasemeter report RUN` prints, as a picture.
 
-    python docs/images/make.py runs/SOME-demo/loaded
+python docs/images/make.py runs/SOME-demo/loaded
 """
 
 from __future__ import annotations
