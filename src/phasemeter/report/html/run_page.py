@@ -108,7 +108,9 @@ def _budget(spent: Mapping[str, Any] | None, told: Mapping[str, Any]) -> Section
         body = [
             tag("p", "Where a request's time goes, segment by segment. Means add up; percentiles don't, so a tail is the mean budget"
                 " of the requests near that percentile of the metric.", class_="note"),
-            tag("p", with_evidence, f" Made of {spent['sample']}." if spent.get("sample") else ""),
+            tag("p", with_evidence, f" Made of {spent['sample']}." if spent.get("sample") else "",
+                f" Why none: {spent['reason']}." if spent.get("reason") else ""),
+            tag("ul", [tag("li", words(text)) for text in spent["warnings"]]) if spent.get("warnings") else None,
             tag("p", f"! {negative} requests have a negative remainder: the server's parts exceed the client's wait, a mismatch of"
                 " definitions or a clock fault. It is shown as it is.") if negative else None,
             tag("div", [segments.bars(spent, metric) for metric in first]),

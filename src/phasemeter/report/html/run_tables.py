@@ -28,6 +28,14 @@ SIMULATED = {
     "prefill_s": ("prefill", "prefill_start", "first_token"),
     "decode_s": ("decode", "first_token", "decode_end"),
 }
+# the same of a measured run's tables, whatever its server told them by
+MEASURED = {
+    "server_ingress_s": ("ingress", "arrival", "queue_enter"),
+    "server_queue_s": ("queue", "queue_enter", "prefill_start"),
+    "server_prefill_s": ("prefill", "prefill_start", "prefill_end"),
+    "server_first_token_s": ("first_token", "prefill_end", "first_token"),
+    "server_decode_s": ("decode", "first_token", "decode_end"),
+}
 
 
 class RunTables:
@@ -36,6 +44,12 @@ class RunTables:
     def __init__(self, requests: polars.DataFrame, events: polars.DataFrame) -> None:
         self.requests = requests.with_row_index("number")
         self.events = events
+        known = (
+            *SIMULATED,
+            *MEASURED,
+            *(name for column, _ in SERVER_INSTANTS for name in (column, f"{column}_clock")),
+        )
+        self._server = requests.select("request_id", *(name for name in known if name in requests.columns))
 
     def rows(self, frame: polars.DataFrame | None = None) -> Iterator[RequestRow]:
         """Requests without their events: enough for every metric of a reply with one choice."""
@@ -65,23 +79,25 @@ class RunTables:
 
     def server_instants(self, number: int) -> list[tuple[str, int, str]]:
         """(boundary, ns, clock domain) of one request, as far as the table has them."""
-        record = self.requests.row(number, named=True)
+        record = self._server.row(number, named=True)
         return [
             (boundary, record[column], record[f"{column}_clock"] or "unknown")
             for column, boundary in SERVER_INSTANTS
             if record.get(column) is not None
         ]
 
-    def simulated_values(self, number: int) -> tuple[EvidenceValue, ...]:
-        """A simulated request's own durations: the model's truth, by the columns that `simulate` writes."""
-        record = self.requests.row(number, named=True)
+    def server_values(self, number: int) -> tuple[EvidenceValue, ...]:
+        """One request's durations by its server's columns: a simulation's truth in virtual time, or what a server told."""
+        record = self._server.row(number, named=True)
         return tuple(
             EvidenceValue(
-                phase=phase, value_s=record[column], start=start, end=end, source=f"simulator: {column}",
-                clock="engine_monotonic", definition="in virtual time",
+                phase=phase, value_s=record[column], start=start, end=end,
+                source=f"simulator: {column}" if column in SIMULATED else f"requests.parquet: {column}",
+                clock="engine_monotonic" if column in SIMULATED else "duration_only",
+                definition="in virtual time" if column in SIMULATED else "as the server told it",
                 request_id=record["request_id"],
             )
-            for column, (phase, start, end) in SIMULATED.items()
+            for column, (phase, start, end) in (SIMULATED | MEASURED).items()
             if record.get(column) is not None
         )  # fmt: skip
 

@@ -26,8 +26,9 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "decode": ("decode", "first output → last token, without the stalls"),
     "stalls": ("stalls", "the gaps over 5 times their request's median gap"),
     "tail": ("tail", "last token → the stream's end: usage, [DONE], close"),
-    "unattributed": ("unattributed", "what nobody explains. Without server evidence of both queue and prefill the whole wait for"
-                     " the first token is here: ingress, queue, prefill, hand-off and delivery can't be told apart"),
+    "unattributed": ("unattributed", "what nobody explains. Without server evidence of both queue and prefill, all of the wait for"
+                     " the first token that it doesn't name is here: those of ingress, queue, prefill, hand-off and delivery can't"
+                     " be told apart"),
 }  # fmt: skip
 METRICS = ("ttft", "ttft_from_due", "e2e", "e2e_from_due")
 

@@ -53,7 +53,7 @@ def server_side(run: Path, tables: RunTables, numbers: Iterable[int]) -> ServerS
         ids = tables.requests["request_id"]
         wanted = sorted(set(numbers))
         return ServerSide(
-            values={ids[i]: tables.simulated_values(i) for i in wanted},
+            values={ids[i]: tables.server_values(i) for i in wanted},
             instants={ids[i]: tuple(tables.server_instants(i)) for i in wanted},
             engines=engines,
             notes=("A simulation: the server's side is the model's own truth, in virtual time.", *notes),
@@ -69,10 +69,18 @@ def server_side(run: Path, tables: RunTables, numbers: Iterable[int]) -> ServerS
         }
         return ServerSide(values=view.values, instants=instants, engines=engines, notes=(*notes, *view.warnings))
     if captured:
-        notes = (*notes, f"More than {JOINED_AT_MOST:,} requests: their own timings are not joined on this page.")
+        notes = (
+            *notes,
+            f"More than {JOINED_AT_MOST:,} requests: durations as the tables hold them, without each one's source.",
+        )
     wanted = sorted(set(numbers))
     ids = tables.requests["request_id"]
-    return ServerSide(instants={ids[i]: tuple(tables.server_instants(i)) for i in wanted}, engines=engines, notes=notes)
+    return ServerSide(
+        values={ids[i]: tables.server_values(i) for i in wanted},
+        instants={ids[i]: tuple(tables.server_instants(i)) for i in wanted},
+        engines=engines,
+        notes=notes,
+    )
 
 
 def _aggregates(folder: Path) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -36,7 +36,7 @@ const marks = () => {
   const narrow = scroll.clientWidth < 560;
   for (const at of x.ticks(narrow ? 3 : 8)) {
     if (at < left || at > left + shownMs) continue;
-    const tick = P.el('span', {}, axis, width / level > 3000 ? P.number(at / 1000) + ' s' : P.number(at) + ' ms');
+    const tick = P.el('span', {}, axis, width / level > 3000 ? P.number(at / 1000, 7) + ' s' : P.number(at, 7) + ' ms');
     tick.style.left = (at - from) / width * trackWidth() + 'px';
   }
 };
