@@ -18,7 +18,7 @@ from phasemeter.stats.distributions import t_quantile
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-BATCHES = 20
+BATCHES = 12
 PRIOR = 0.1  # of a good and of a bad request at each rate: keeps the curve finite where rates separate (Firth 1993)
 STEPS = 60
 
