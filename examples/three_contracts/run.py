@@ -20,12 +20,10 @@ print(
 for name, tokens in (("chat", 100), ("batch", 200), ("long_generation", 1500)):
     contract = parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
     found, _ = search_plan(plan, contract, Limits(), None, lambda line: None)
-    low, high = found.interval
+    bounds = " … ".join("–" if bound is None else f"{bound:.3g}" for bound in found.interval)
     rate = found.value * tokens
     cost = PRICE_PER_HOUR / 3600 / rate * 1e6
-    print(
-        f"{name:16} {found.value:15.3g} {f'{low:.3g} … {high:.3g}':>16} {found.binding:>10} {rate:16.0f} {cost:16.2f}"
-    )
+    print(f"{name:16} {found.value:15.3g} {bounds:>16} {found.binding:>10} {rate:16.0f} {cost:16.2f}")
 print("""
 chat is stopped by the first token's wait, before the deployment is full; batch by the deployment itself: its limit is
 far away, and past the rate where the queue grows no request is safe; long generation by the cadence: a full batch decodes
