@@ -32,6 +32,10 @@ def bench(url: str, *, options: Annotated[BenchOptions | None, Parameter(name="*
         phasemeter bench http://127.0.0.1:8000 --contract chat.yaml --json > result.json
     """
     wanted = options or BenchOptions()
+    if wanted.tokenizer:
+        lazy.load("phasemeter.cli.tokenizer_option").tokenizer_at(
+            Path(wanted.tokenizer)
+        )  # said before anything is sent
     asked = lazy.load("phasemeter.runs.asked").Asked(**vars(wanted))
     live = lazy.load("phasemeter.report.live")
     with live.view(quiet=wanted.quiet) as watchers:
@@ -55,12 +59,22 @@ def tell(done: Any, wanted: BenchOptions) -> int:
             lazy.load("phasemeter.report.terminal").show(measured.result)
             if verdict is not None:
                 print("\n" + "\n".join(check.words(verdict)))
-    for measured in done.measured:
-        print(f"run: {measured.path}", file=sys.stderr)
+    for measured, verdict in zip(done.measured, verdicts, strict=True):
+        page = beside(measured.path, verdict)
+        print(f"run: {measured.path} (to look at: {page})", file=sys.stderr)
     if done.index is not None:
         print(f"all runs: {done.index}", file=sys.stderr)
     codes = [done.exit_code, *(check.exit_code(verdict) for verdict in verdicts if verdict is not None)]
     return next((code for code in (130, 1, 3) if code in codes), 0)
+
+
+def beside(run: Path, verdict: dict[str, Any] | None = None) -> Path:
+    """Write report.html beside a run's result, the contract's verdict (kept in result.json) on it; where it lies."""
+    if verdict is not None:
+        lazy.load("phasemeter.runs.analysis").keep_verdict(run, verdict)
+    page = run / "report.html"
+    lazy.load("phasemeter.report.html.write").write_html(run, page)
+    return page
 
 
 def document(measured: Any, verdict: dict[str, Any] | None) -> dict[str, Any]:

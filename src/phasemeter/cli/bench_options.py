@@ -162,7 +162,12 @@ class BenchOptions:
         ),
     ] = None
     otlp_listen: Annotated[
-        Text, Parameter(group=SERVER_SIDE, help='receive the server\'s spans here during the run: ":4318" over HTTP, "grpc://:4317" over gRPC (extra `grpc`)')
+        Text,
+        Parameter(
+            group=SERVER_SIDE,
+            help='receive the server\'s spans here during the run: ":4318" over HTTP, "grpc://:4317" over gRPC'
+            " (extra `grpc`)",
+        ),
     ] = None
 
     timeout_connect: Annotated[str, Parameter(group=LIMITS, help="to connect")] = "10 s"

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.bench import beside
 
 
 def demo(
@@ -41,7 +42,8 @@ def demo(
         print(lazy.load("phasemeter.report.json").dumps(done.loaded.result))
     else:
         lazy.load("phasemeter.report.demo").show(done)
-    print(f"runs: {done.folder}", file=sys.stderr)
+    page = beside(done.loaded.path)
+    print(f"runs: {done.folder} (to look at: {page})", file=sys.stderr)
     return 0
 
 

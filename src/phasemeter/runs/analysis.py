@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,8 +25,8 @@ from phasemeter.metrics.receive_clock import ReceiveClock
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.tokens import Tokenizer
 from phasemeter.metrics.validity import RunFacts
-from phasemeter.records.manifest import Manifest
 from phasemeter.records.evidence import Told
+from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 from phasemeter.runs import privacy
@@ -203,7 +204,9 @@ def _told(found: Rows, tables: TableWriter | None = None, contract: Contract | N
         if tables is not None:
             tables.add(row, instants_by_boundary(told), duration_columns(told))
     result = summary.result(found.manifest, found.facts)
-    counted = None if meter is None or contract is None else summed(meter.judged(), None, contract.confidence).document()
+    counted = (
+        None if meter is None or contract is None else summed(meter.judged(), None, contract.confidence).document()
+    )
     return msgspec.structs.replace(result, budget=budget.document(evidence), goodput=counted)
 
 
@@ -228,8 +231,18 @@ def derive(run: Path | str) -> Result:
 
 def write_result(path: Path, result: Result) -> None:
     """result.json, whole or not at all."""
+    _replace(path, dumps(result).encode())
+
+
+def keep_verdict(path: Path, verdict: dict[str, Any]) -> None:
+    """Put a contract's verdict (the form of `check --json`) into a run's result.json, as `contract`."""
+    told = msgspec.json.decode((path / RESULT).read_bytes())
+    _replace(path, msgspec.json.encode(told | {"contract": verdict}))
+
+
+def _replace(path: Path, document: bytes) -> None:
     beside = path / f".{RESULT}.new"
-    beside.write_bytes(msgspec.json.format(dumps(result).encode(), indent=1) + b"\n")
+    beside.write_bytes(msgspec.json.format(document, indent=1) + b"\n")
     beside.rename(path / RESULT)
 
 
