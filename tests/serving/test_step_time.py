@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -213,3 +214,16 @@ def test_the_formula_is_within_a_tenth_of_measured_kernels(hardware: str) -> Non
         (32, 16000, [(480, 512)]),
     ):
         assert step_parts(deployment, *step).total_s == pytest.approx(tables.step_s(*step), rel=0.1), step
+
+
+def test_the_time_of_a_mixed_step_is_the_sum_of_its_parts() -> None:
+    random = Random(4)
+    for model, tensor in (("llama-3.1-8b", 1), ("llama-2-70b", 8), ("mixtral-8x7b", 2)):
+        cost = AnalyticCost(Deployment(model=model_shape(model), hardware=accelerator("H100"), tensor_parallel=tensor))
+        for _ in range(200):
+            chunks = [(random.randrange(1, 2000), random.randrange(3000)) for _ in range(random.randrange(4))]
+            decodes = random.randrange(0 if chunks else 1, 200)
+            contexts = decodes * random.randrange(1, 2000)
+            for _ in range(2):  # the second answer is remembered
+                whole = cost.parts(decodes, contexts, chunks).total_s
+                assert cost.step_s(decodes, contexts, chunks) == pytest.approx(whole, rel=1e-12)

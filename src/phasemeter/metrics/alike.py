@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from phasemeter.errors import InternalError, Undefined
 from phasemeter.metrics.definitions import HOUSE, PER_REQUEST, Definition
-from phasemeter.metrics.summary import Summary
+from phasemeter.metrics.summary import FROM_GAPS, Summary
 from phasemeter.records.request_row import RequestRow
 
 Ints = NDArray[np.int64]
@@ -35,6 +35,8 @@ def add_alike(summary: Summary, example: RequestRow, numbers: Mapping[str, Ints]
     summary.counts.add(example, many)
     if example.phase == "measured" and example.outcome == "ok":
         for name, read in PER_REQUEST.items():
+            if name in FROM_GAPS:
+                continue
             try:
                 value = read(example)
             except Undefined as absent:

@@ -84,22 +84,29 @@ def check_parallelism(deployment: Deployment) -> None:
         )
 
 
-def _linear(deployment: Deployment, tokens: int, sequences: int) -> tuple[float, float]:
-    """(compute, memory) seconds of all matrices and the head, the smooth roofline shared by the squares of its legs."""
-    model, hardware, tp = deployment.model, deployment.hardware, deployment.tensor_parallel
-    flops_per_s = tp * hardware.compute_efficiency * hardware.peak_flops_per_s
-    bytes_per_s = tp * hardware.memory_efficiency * hardware.memory_bytes_per_s
-    compute = memory = 0.0
-    for used, read, rows in (
-        (model.layers * model.active_layer_parameters, model.layers * model.read_layer_parameters(tokens), tokens),
-        (model.head_parameters, model.head_parameters, sequences),
-    ):
-        flops_s = 2 * used * rows / flops_per_s
-        bytes_s = read * deployment.weight_bytes / bytes_per_s
-        whole = hypot(flops_s, bytes_s)
-        compute += whole * (flops_s / whole) ** 2
-        memory += whole * (bytes_s / whole) ** 2
-    return compute, memory
+def _roofline(deployment: Deployment, parameters: float, read: float, rows: int) -> tuple[float, float]:
+    """(compute, memory) seconds of matrices, the smooth roofline shared by the squares of its legs."""
+    hardware, tp = deployment.hardware, deployment.tensor_parallel
+    flops_s = 2 * parameters * rows / (tp * hardware.compute_efficiency * hardware.peak_flops_per_s)
+    bytes_s = read * deployment.weight_bytes / (tp * hardware.memory_efficiency * hardware.memory_bytes_per_s)
+    whole = hypot(flops_s, bytes_s)
+    return whole * (flops_s / whole) ** 2, whole * (bytes_s / whole) ** 2
+
+
+def _layers(deployment: Deployment, tokens: int) -> tuple[float, float]:
+    model = deployment.model
+    read = model.layers * model.read_layer_parameters(tokens)
+    return _roofline(deployment, model.layers * model.active_layer_parameters, read, tokens)
+
+
+def _head(deployment: Deployment, sequences: int) -> tuple[float, float]:
+    parameters = deployment.model.head_parameters
+    return _roofline(deployment, parameters, parameters, sequences)
+
+
+def _sequence_s(deployment: Deployment) -> float:
+    own = deployment.sequence_overhead_s
+    return deployment.hardware.sequence_overhead_s if own is None else own
 
 
 def kv_read_s_per_token(deployment: Deployment) -> float:
@@ -107,6 +114,18 @@ def kv_read_s_per_token(deployment: Deployment) -> float:
     hardware = deployment.hardware
     rate = deployment.tensor_parallel * hardware.attention_memory_efficiency * hardware.memory_bytes_per_s
     return deployment.kv_bytes_per_token / rate
+
+
+def rows_s(deployment: Deployment, sequences: int) -> float:
+    """Seconds that a step spends on its sequences apart from their tokens: the head's rows, and the host's work."""
+    return sum(_head(deployment, sequences)) + _sequence_s(deployment) * sequences
+
+
+def pair_s(deployment: Deployment) -> float:
+    """Seconds of attention for half a pair of tokens, a new one and one before it (4·h FLOPs a pair and layer)."""
+    hardware, model = deployment.hardware, deployment.model
+    rate = deployment.tensor_parallel * hardware.attention_compute_efficiency * hardware.peak_flops_per_s
+    return model.layers * 2 * model.heads * model.head_dim / rate
 
 
 def step_parts(
@@ -119,10 +138,10 @@ def step_parts(
     model, hardware, tp = deployment.model, deployment.hardware, deployment.tensor_parallel
     new_tokens = sum(new for new, _ in chunks)
     tokens, sequences = decodes + new_tokens, decodes + len(chunks)
-    compute, memory = _linear(deployment, tokens, sequences)
+    (compute, memory), (head_compute, head_memory) = _layers(deployment, tokens), _head(deployment, sequences)
+    compute, memory = compute + head_compute, memory + head_memory
     attended = sum(new * (cached + new / 2) for new, cached in chunks)
-    attention_rate = tp * hardware.attention_compute_efficiency * hardware.peak_flops_per_s
-    compute += model.layers * 4 * model.heads * model.head_dim * attended / attention_rate
+    compute += 2 * pair_s(deployment) * attended
     kv = model.layers * hardware.attention_layer_s
     kv += kv_read_s_per_token(deployment) * (context_tokens + sum(cached + new for new, cached in chunks))
     link = 0.0
@@ -132,8 +151,7 @@ def step_parts(
     if deployment.pipeline_parallel > 1:
         link += (deployment.pipeline_parallel - 1) * (10e-6 + moved_bytes / hardware.hop_bytes_per_s)
     step = hardware.step_overhead_s if deployment.step_overhead_s is None else deployment.step_overhead_s
-    each = hardware.sequence_overhead_s if deployment.sequence_overhead_s is None else deployment.sequence_overhead_s
-    return Parts(compute, memory, kv, link, step + each * sequences)
+    return Parts(compute, memory, kv, link, step + _sequence_s(deployment) * sequences)
 
 
 def kv_capacity_tokens(deployment: Deployment, memory_share: float, reserve_bytes: float) -> int:

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from phasemeter.errors import InternalError
-from phasemeter.serving.analytic import Deployment, Parts, kv_read_s_per_token, step_parts
+from phasemeter.serving.analytic import Deployment, Parts, kv_read_s_per_token, pair_s, rows_s, step_parts
 from phasemeter.serving.step_shape import BatchShape, DecodeLine, ticks_of_s
 
 Chunks = Sequence[tuple[int, int]]  # (new tokens, tokens whose KV was there before) of each prefill chunk
@@ -48,7 +48,10 @@ class AnalyticCost:
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
         self.slope_s = kv_read_s_per_token(deployment)
+        self.pair_s = pair_s(deployment)
         self._lines: dict[int, CostLine] = {}
+        self._by_tokens: dict[int, float] = {}
+        self._by_rows: dict[int, float] = {}
 
     def cost_line(self, decodes: int, context_tokens: int) -> CostLine:
         line = self._lines.get(decodes)
@@ -57,7 +60,24 @@ class AnalyticCost:
         return line
 
     def step_s(self, decodes: int, context_tokens: int, chunks: Chunks) -> float:
-        return step_parts(self.deployment, decodes, context_tokens, chunks).total_s
+        """`parts` added up. What depends only on the number of tokens, or of sequences, is kept."""
+        tokens, attended = decodes, 0
+        for new, cached in chunks:
+            tokens += new
+            attended += new * (2 * cached + new)
+            context_tokens += cached + new
+        by_tokens = self._by_tokens.get(tokens)
+        if by_tokens is None:
+            by_tokens = step_parts(self.deployment, tokens, 0).total_s - self._rows_s(tokens)
+            self._by_tokens[tokens] = by_tokens
+        rows = self._rows_s(decodes + len(chunks))
+        return by_tokens + rows + self.slope_s * context_tokens + self.pair_s * attended
+
+    def _rows_s(self, sequences: int) -> float:
+        found = self._by_rows.get(sequences)
+        if found is None:
+            found = self._by_rows[sequences] = rows_s(self.deployment, sequences)
+        return found
 
     def parts(self, decodes: int, context_tokens: int, chunks: Chunks) -> Parts:
         return step_parts(self.deployment, decodes, context_tokens, chunks)
