@@ -54,7 +54,7 @@ $(VENV)/.docs: $(VENV)/.base
 	@touch $@
 
 docs: $(VENV)/.docs ## build the documentation into site/: it opens from disk, without a network
-	$(PY) -m mkdocs build -q
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 
 format: $(VENV)/.dev ## put the sources into form
 	$(PY) -m ruff format .
