@@ -32,7 +32,7 @@ from phasemeter.runs.manifest import manifest_of
 from phasemeter.runs.prepare import RUNS, Prepared, expected_open, prepare
 from phasemeter.runs.trace_replay import trace_rows
 from phasemeter.runs.traced import traced
-from phasemeter.workload.plan import plan_measured, plan_warmup
+from phasemeter.workload.plan import WorkloadSpec, plan_measured, plan_warmup
 
 __all__ = ["RUNS", "Measured", "Watchers", "bench"]
 
@@ -170,6 +170,14 @@ class _Run:
             if request.turn == 0:  # later turns follow their answers, in the worker
                 yield request, self._source.serialised(request)
 
+    def _warming(self, spec: WorkloadSpec) -> Iterator[PlannedRequest]:
+        """The warm-up requests; those of a trace are as long as its first rows, and share nothing with them."""
+        rows = trace_rows(self._settings.asked)
+        for request in plan_warmup(spec):
+            row = next(rows, None)
+            lengths = {} if row is None else {"input_tokens": row.input_tokens, "output_tokens": row.output_tokens}
+            yield msgspec.structs.replace(request, **{name: told for name, told in lengths.items() if told is not None})
+
     def warm_up(self) -> LoadOutcome | None:
         """An open loop's warm-up requests, in a closed loop and a capture of their own; None where there are none."""
         spec = self._settings.spec
@@ -182,7 +190,7 @@ class _Run:
         single = msgspec.structs.replace(spec, turns=1)
         return run_load(
             RunDirectory.create(self._directory.path / WARMUP),
-            Load(requests=self._spooled(plan_warmup(single)), target=self._settings.target, options=options),
+            Load(requests=self._spooled(self._warming(single)), target=self._settings.target, options=options),
             on_progress=lambda progress: self._watch.progress("warm-up", progress),
             should_stop=self._should_stop,
         )
@@ -192,7 +200,7 @@ class _Run:
         settings, run_id = self._settings, self._directory.path.name
         planned = plan_measured(settings.spec, trace_rows(settings.asked) if settings.asked.trace else None)
         own = (traced(request, run_id) for request in planned)
-        before = plan_warmup(settings.spec) if settings.spec.arrivals.kind == "closed" else iter(())
+        before = self._warming(settings.spec) if settings.spec.arrivals.kind == "closed" else iter(())
         return run_load(
             self._directory,
             Load(requests=self._spooled(chain(before, own)), target=settings.target, options=self._options()),

@@ -49,7 +49,7 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     settings = settings_of(url, asked)
     rows = read_prompt_file(asked.prompts) if asked.prompts else []
     settings = _with_rows(settings, rows)
-    trace_of(asked)  # its faults are named now, not under load
+    _check_trace(settings)
     tokenizer = load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None
     _check_turns(settings)
     descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
@@ -104,6 +104,17 @@ def _about(rows: list[FilePrompt], spec: WorkloadSpec) -> list[str]:
         ]
     short = sum(count < spec.turns for count in turns)
     return [f"{short} of {len(rows)} conversations have fewer than {spec.turns} turns and end sooner"] if short else []
+
+
+def _check_trace(settings: Settings) -> None:
+    """A trace's faults are named now, not under load."""
+    trace = trace_of(settings.asked)
+    if trace is not None and trace.input_tokens is None and settings.spec.input_tokens is None:
+        raise UserError(f"{settings.asked.trace}: has no input lengths: give --input-tokens")
+    if trace is not None and trace.offsets_ns is None and settings.spec.arrivals.kind == "trace":
+        raise UserError(
+            f"{settings.asked.trace}: has no time stamps: give --rate or --concurrency, its lengths are kept in order"
+        )
 
 
 def _check_turns(settings: Settings) -> None:

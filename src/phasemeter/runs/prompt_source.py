@@ -49,7 +49,10 @@ class PromptSource(msgspec.Struct, frozen=True, kw_only=True):
         if not self.rows:
             return None
         number = (planned.conversation or "")[1:]
-        return self.rows[(int(number) if number.isdigit() else planned.index) % len(self.rows)]
+        at = int(number) if number.isdigit() else planned.index
+        if planned.phase == "warmup" and planned.due_offset_ns is None:
+            at = -1 - at  # from the end: what is measured first must not be in a prefix cache already
+        return self.rows[at % len(self.rows)]
 
     def content(self, planned: PlannedRequest) -> Content:
         """What the request says, history apart."""

@@ -70,7 +70,7 @@ def settings_of(url: str, asked: Asked) -> Settings:
     api = asked.api or declared_api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
     spec = _spec(asked, contract, api, replayed)
-    check(spec)
+    check(spec, bounded=asked.trace is not None)
     if asked.processes < 1:
         raise UserError(f"--processes {asked.processes}: has to be 1 or more")
     headers, secrets = _headers(asked, endpoint)
@@ -167,7 +167,9 @@ def _arrivals(asked: Asked, declared: Any, replayed: bool) -> Arrivals:
         options = options_of(asked)
         return Arrivals(kind="trace", rate_scale=options.rate_scale, max_idle_s=options.max_idle_s)
     if asked.concurrency is None and declared == "measured":
-        raise UserError(f"{asked.contract}: workload.arrivals is `measured`: say how to offer it: --rate or --concurrency")
+        raise UserError(
+            f"{asked.contract}: workload.arrivals is `measured`: say how to offer it: --rate or --concurrency"
+        )
     if asked.concurrency is None and declared is not None:
         return arrivals_of_contract(declared)
     think_s = told("think-time", asked.think_time, units.duration_s) if asked.think_time else 0.0

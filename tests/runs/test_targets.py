@@ -1,0 +1,186 @@
+"""Every API, scheme and kind of address; what a server tells of itself is on record with its source."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.runs.served import Behaviour, served
+from tests.runs.whole import Bench
+
+APIS = (
+    "openai.chat", "openai.completions", "openai.responses", "anthropic.messages", "ollama.chat", "ollama.generate",
+    "llamacpp.completion", "tgi.generate_stream", "sglang.generate",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_each_api_is_measured_with_its_own_words_and_counts(bench: Bench, api: str) -> None:
+    with served(Behaviour(gap_s=0.002)) as server:
+        ran = bench(server.url, "--api", api, "--requests", "4", "--concurrency", "2", "--output-tokens", "6")
+        assert all(request.tokens == 6 for request in server.measured)
+    assert ran.outcomes["ok"] == 4, ran.err
+    result = ran.result
+    assert result["workload"]["realised"]["output_tokens"]["mean"] == 6, result["workload"]
+    assert result["workload"]["output_tokens_sources"] == {"usage": 4}
+    assert result["metrics"]["ttft"]["n"] == 4 and result["metrics"]["tpot"]["n"] >= 1
+    assert result["run"]["api"] == api
+    assert result["warnings"].keys() <= {"stream_not_incremental"}
+
+
+def test_a_whole_endpoint_says_its_api(bench: Bench) -> None:
+    with served() as server:
+        ran = bench(f"{server.url}/v1/messages", "--requests", "1")
+    assert ran.outcomes["ok"] == 1 and ran.manifest["api"] == "anthropic.messages"
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+def test_the_base_url_may_be_written_with_or_without_its_version(bench: Bench, path: str) -> None:
+    with served() as server:
+        assert bench(server.url + path, "--requests", "1").outcomes["ok"] == 1
+        assert {request.path for request in server.requests} == {"/v1/chat/completions"}
+
+
+# ---- addresses
+
+
+def test_an_ipv6_address_is_measured(bench: Bench) -> None:
+    with served(host="::1") as server:
+        ran = bench(f"http://[::1]:{server.port}", "--requests", "2")
+        assert any(f"host: [::1]:{server.port}".encode() in head.lower() for head in server.heads)
+    assert ran.outcomes["ok"] == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_localhost_is_found_on_either_loopback_address(
+    bench: Bench, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def ipv6_first(name: object, port: object, *rest: object, **more: object) -> list[tuple[object, ...]]:
+        return sorted(real(name, port, *rest, **more), key=lambda one: one[0] != socket.AF_INET6)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", ipv6_first)
+    with served(host=host) as server:
+        assert bench(f"http://localhost:{server.port}", "--requests", "2").outcomes["ok"] == 2
+
+
+def test_a_proxy_in_the_environment_is_not_used_and_that_is_said_where_it_matters(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with served() as server:
+        ran = bench(server.url, "--requests", "1")
+    assert ran.outcomes["ok"] == 1 and ran.manifest["proxy"] == "none"
+    assert "HTTP_PROXY is set but not used" in bench("http://service.invalid", "--requests", "1").err
+
+
+def test_a_server_that_closes_after_each_answer_is_measured(bench: Bench) -> None:
+    with served(Behaviour(keep_alive=False)) as server:
+        ran = bench(server.url, "--requests", "6", "--concurrency", "2")
+    assert ran.outcomes["ok"] == 6, ran.err
+
+
+# ---- https
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def context(authority: trustme.CA) -> Iterator[ssl.SSLContext]:
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(found)
+    yield found
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(
+    bench: Bench, context: ssl.SSLContext
+) -> None:
+    with served(tls=context) as server:
+        ran = bench(server.url, "--requests", "2")
+        assert ran.code == 2 and not ran.path.exists()
+        assert "--ca-file" in ran.err and "--insecure" in ran.err and "certificate" in ran.err.lower()
+        assert bench(server.url, "--requests", "2", "--insecure").outcomes["ok"] == 2
+
+
+def test_a_certificate_of_a_given_authority_is_trusted(
+    bench: Bench, context: ssl.SSLContext, authority: trustme.CA, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    with served(tls=context) as server:
+        ran = bench(server.url, "--requests", "3", "--ca-file", str(file), "--api-key", "sk-abcdef")
+        assert ran.outcomes["ok"] == 3
+        assert ran.manifest["protocol"] == "https/1.1"
+        wrong = bench(server.url, "--ca-file", str(tmp_path / "none.pem"))
+        assert wrong.code == 2 and "none.pem" in wrong.err
+        (tmp_path / "empty.pem").write_text("nothing here")
+        empty = bench(server.url, "--ca-file", str(tmp_path / "empty.pem"))
+        assert empty.code == 2 and "empty.pem" in empty.err and "Traceback" not in empty.err
+
+
+# ---- what a server tells
+
+
+def listed(owner: str, **more: object) -> str:
+    return json.dumps({"data": [{"id": "tiny", "owned_by": owner, **more}]})
+
+
+def test_a_vllm_tells_its_version_and_its_cache(bench: Bench) -> None:
+    page = 'vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True",num_gpu_blocks="77"} 1.0\n'
+    pages = {
+        "/v1/models": (200, listed("vllm", max_model_len=2048)),
+        "/version": (200, '{"version": "0.11.0"}'),
+        "/metrics": (200, page),
+    }
+    with served(Behaviour(pages=pages)) as server:
+        manifest = bench(server.url, "--requests", "1", "--server-metrics", "none").manifest
+        assert (manifest["engine"], manifest["engine_version"], manifest["prefix_cache"]) == ("vllm", "0.11.0", "on")
+        assert manifest["kv_policy"] == "paged: block_size 16, cache_dtype auto, num_gpu_blocks 77"
+        assert manifest["sources"]["engine_version"] == "GET /version"
+        ran = bench(server.url, "--input-tokens", "2000", "--output-tokens", "64")
+        assert ran.code == 2 and "2048" in ran.err
+
+
+def test_a_llama_cpp_tells_its_build_slots_and_quantisation(bench: Bench) -> None:
+    props = {"build_info": "b6800-abc", "total_slots": 4, "model_path": "/models/tiny.Q4_K_M.gguf"}
+    with served(
+        Behaviour(pages={"/v1/models": (200, listed("llamacpp")), "/props": (200, json.dumps(props))})
+    ) as server:
+        manifest = bench(server.url, "--requests", "1", "--server-metrics", "none").manifest
+    assert manifest["engine"] == "llama.cpp" and manifest["engine_version"] == "b6800-abc"
+    assert manifest["quantisation"] == "Q4_K_M" and manifest["batching"].startswith("4 slots")
+
+
+def test_an_sglang_tells_its_parallelism_and_schedule(bench: Bench) -> None:
+    told = {"version": "0.5.4", "tp_size": 2, "dp_size": 1, "schedule_policy": "fcfs", "attention_backend": "fa3"}
+    pages = {"/v1/models": (200, listed("sglang")), "/get_server_info": (200, json.dumps(told))}
+    with served(Behaviour(pages=pages)) as server:
+        manifest = bench(server.url, "--requests", "1", "--server-metrics", "none").manifest
+    assert manifest["engine_version"] == "0.5.4" and manifest["tensor_parallel"] == 2
+    assert manifest["scheduling"] == "fcfs" and manifest["sources"]["scheduling"] == "GET /get_server_info"
+
+
+def test_what_nobody_tells_stays_unrecorded(bench: Bench) -> None:
+    with served() as server:
+        manifest = bench(server.url, "--requests", "1").manifest
+    for name in ("engine", "engine_version", "accelerator", "dtype", "quantisation", "weights_hash", "tensor_parallel"):
+        assert manifest[name] is None
+    assert manifest["client"]["cores"] >= 1 and manifest["prompt_set_hash"] and manifest["model"] == "tiny"
+
+
+def test_a_metrics_page_is_kept_from_before_and_after(bench: Bench) -> None:
+    pages = {"/metrics": (200, "# TYPE up gauge\nup 1\n")}
+    with served(Behaviour(pages=pages)) as server:
+        ran = bench(server.url, "--requests", "2", "--server-metrics", f"{server.url}/metrics")
+        kept = sorted(path.name for path in (ran.path / "evidence").iterdir())
+    assert "metrics-before.http" in kept and "metrics-after.http" in kept
