@@ -7,7 +7,9 @@ Names are literal strings at the call: the architecture test reads them and hold
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from phasemeter.errors import UserError
 
@@ -34,3 +36,14 @@ def load_optional(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
+
+
+def exported(name: str, names: tuple[str, ...]) -> Callable[[str], Any]:
+    """A package's `__getattr__` (PEP 562): `names` come from the module `name`, which is imported when one is asked for."""
+
+    def found(asked: str) -> Any:
+        if asked in names:
+            return getattr(importlib.import_module(name), asked)
+        raise AttributeError(f"module 'phasemeter' has no attribute {asked!r}")
+
+    return found
