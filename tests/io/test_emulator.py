@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from phasemeter.io.emulator import Emulator, Lag, Settings
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_truth import Truth, TruthFile, read_truth
-from phasemeter.serving.events import Admitted, Event, Finished, Tokens
+from phasemeter.serving.events import Admitted, Event, Finished, Preempted, Tokens
 from phasemeter.serving.events import Truth as EngineTruth
 from phasemeter.serving.sequence import Request
 
@@ -84,10 +84,25 @@ class Metronome:
         return EngineTruth(request.request_id, *numbers, ((0, 0),))
 
 
+class PreemptingOnce(Metronome):
+    """Its first step is followed by a preemption."""
+
+    told = False
+
+    def advance(self, now_ns: int) -> list[Event]:
+        events = super().advance(now_ns)
+        if events and not self.told:
+            self.told = True
+            events.insert(2, Preempted(now_ns, next(iter(self.left)), "recompute"))
+        return events
+
+
 @contextmanager
-def serving(truth: Path | None = None, spans: SpanExporter | None = None) -> Iterator[Emulator]:
+def serving(
+    truth: Path | None = None, spans: SpanExporter | None = None, engine: Metronome | None = None
+) -> Iterator[Emulator]:
     settings = Settings(models=("llama-3.1-8b",), max_context_tokens=4096, output_tokens=lambda index: 6)
-    emulator = Emulator(Metronome(), settings, "127.0.0.1", 0)
+    emulator = Emulator(engine or Metronome(), settings, "127.0.0.1", 0)
     emulator.truth = TruthFile(truth) if truth is not None else None
     emulator.spans = spans
     thread = threading.Thread(target=emulator.run)
@@ -338,6 +353,20 @@ def test_metrics_have_vllms_names_and_count_what_happened() -> None:
         3 * 4 * STEP_NS / 1e9, abs=0.3
     )  # as it was, not as planned: a busy machine steps late
     assert samples["vllm:kv_cache_usage_perc", None, None] == 0.25
+    assert samples["vllm:request_num_preemptions_count", None, None] == 3
+    assert samples["vllm:request_num_preemptions_sum", None, None] == 0
+
+
+def test_each_request_tells_how_often_it_was_preempted() -> None:
+    with serving(engine=PreemptingOnce()) as emulator:
+        talk(emulator.server.port, post("/v1/chat/completions", chat(stream=True, max_tokens=5)))
+        get = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        page = talk(emulator.server.port, get).partition(b"\r\n\r\n")[2].decode()
+    found = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line[0] != "#"}
+    labels = emulator.metrics.labels
+    assert found[f"vllm:num_preemptions_total{{{labels}}}"] == 1
+    assert found[f"vllm:request_num_preemptions_sum{{{labels}}}"] == 1
+    assert found[f'vllm:request_num_preemptions_bucket{{{labels},le="1.0"}}'] == 1
 
 
 def test_models_and_health_answer() -> None:

@@ -65,6 +65,7 @@ def finished_of(stream: Stream, end_ns: int) -> Finished | None:
         prompt_tokens=len(stream.ask.prompt),
         output_tokens=stream.output_tokens,
         reason=stream.outcome,
+        preemptions=stream.preemptions,
     )
 
 

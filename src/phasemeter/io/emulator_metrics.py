@@ -18,6 +18,7 @@ FIRST_TOKEN = (
 )  # fmt: skip
 TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 HISTOGRAMS: dict[str, tuple[tuple[float, ...], str]] = {
@@ -31,6 +32,7 @@ HISTOGRAMS: dict[str, tuple[tuple[float, ...], str]] = {
     "request_time_per_output_token_seconds": (TOKEN, "Histogram of time_per_output_token_seconds per request."),
     "request_prompt_tokens": (LENGTHS, "Number of prefill tokens processed."),
     "request_generation_tokens": (LENGTHS, "Number of generation tokens processed."),
+    "request_num_preemptions": (PREEMPTIONS, "Histogram of the number of preemptions per request."),
     "iteration_tokens_total": (STEP_TOKENS, "Histogram of number of tokens per engine_step."),
 }
 COUNTERS = {
@@ -75,6 +77,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     output_tokens: int
     reason: str
+    preemptions: int = 0
 
 
 class Metrics:
@@ -106,6 +109,7 @@ class Metrics:
         self.observe("request_time_per_output_token_seconds", each_s)
         self.observe("request_prompt_tokens", request.prompt_tokens)
         self.observe("request_generation_tokens", request.output_tokens)
+        self.observe("request_num_preemptions", request.preemptions)
         self.success[request.reason] += 1
 
     def page(self) -> bytes:
