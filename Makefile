@@ -51,6 +51,7 @@ bench: $(VENV)/.dev ## our own performance: stamps against a truth server, laten
 	$(call within,200) $(PY) bench/capture_bench.py --rounds 3
 	$(call within,180) $(PY) bench/lateness_bench.py
 	$(call within,60) $(PY) bench/slow_streams_bench.py
+	$(call within,120) $(PY) bench/engine_bench.py
 	$(call within,60) $(PY) bench/reading_bench.py
 	$(call within,60) $(PY) bench/summary_bench.py
 	$(call within,60) $(PY) bench/serving_bench.py --requests 2000
