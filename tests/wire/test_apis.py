@@ -134,6 +134,12 @@ def test_a_failed_response_fails(last: dict[str, Any]) -> None:
     assert (found.failure, found.failure_text, found.content) == ("server_error_in_stream", "gone", "a")
 
 
+def test_a_response_that_the_server_cancelled_fails() -> None:
+    last = response("cancelled", response={"status": "cancelled"})
+    found = read(events(response("output_text.delta", delta="a"), last), asked=RESPONSES)
+    assert (found.outcome, found.failure) == ("failed", "finish_reason_error")
+
+
 def test_a_response_that_only_stops_is_truncated_and_done_alone_is_no_end() -> None:
     start = events(response("created", response={}), response("output_text.delta", delta="a"))
     assert read(start, asked=RESPONSES).failure == "truncated_stream"
@@ -337,6 +343,14 @@ def test_sglang_text_grows_or_comes_in_increments(texts: list[str]) -> None:
     assert (found.outcome, found.content, found.finish_reason) == ("ok", "abc", "length")
     assert (found.completion_tokens, found.choices[0].cumulative) == (3, {0: 1, 1: 2, 2: 3})
     assert found.timings["meta_info"]["id"] == "s"
+
+
+def test_token_ids_of_a_server_that_does_not_detokenise_are_output() -> None:
+    told = [{"output_ids": list(range(n)), "meta_info": sglang("", n)["meta_info"]} for n in (1, 2, 3)]
+    told.append(told[-1] | {"meta_info": told[-1]["meta_info"] | {"finish_reason": {"type": "length"}}})
+    found = read([*events(*told), (50, DONE)], asked=Asked(api="sglang.generate"))
+    assert (found.outcome, found.content, found.warnings) == ("ok", "", frozenset())
+    assert found.choices[0].cumulative == {0: 1, 1: 2, 2: 3}
 
 
 def test_an_abort_of_sglang_fails() -> None:

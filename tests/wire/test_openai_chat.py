@@ -120,6 +120,25 @@ def test_nothing_after_done_is_output_and_a_second_done_is_no_matter() -> None:
     assert read([(1, event(chunk("a"))), (2, finished(1) + DONE)]).warnings == frozenset()
 
 
+def test_usage_that_comes_only_after_done_is_taken_with_a_warning() -> None:
+    late = event({"choices": [], "usage": usage(2)})
+    found = read([(1, event(chunk("a"))), (2, event(chunk("b", finish="stop")) + DONE), (9, late)])
+    assert (found.completion_tokens, found.warnings, ms(found.stream_end_ns)) == (2, {"data_after_done"}, 2)
+    first = read([(1, event(chunk("a"))), (2, finished(1) + event({"choices": [], "usage": usage(7)}))])
+    assert (first.completion_tokens, first.warnings) == (1, frozenset())
+
+
+def test_the_transcript_of_spoken_output_is_output() -> None:
+    said = [(t, event(chunk(delta={"audio": {"id": "x", "transcript": word}}))) for t, word in ((3, "a"), (5, "b"))]
+    found = read([*said, (6, finished(2))])
+    assert (found.content, ms(found.first_output_ns), ms(found.last_token_ns), found.warnings) == (
+        "ab",
+        3,
+        5,
+        frozenset(),
+    )
+
+
 def test_the_end_mark_ends_the_stream_however_long_the_connection_lives() -> None:
     found = read([(1, event(chunk("a"))), (2, finished(1))], close="timeout_idle", at=9000)
     assert (found.outcome, ms(found.stream_end_ns)) == ("ok", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_json_error_body_to_a_stream_request_fails() -> None:
     assert found.first_token_ns is None
 
 
-@pytest.mark.parametrize("reason", ["error", "abort"])
+@pytest.mark.parametrize("reason", ["error", "abort", "cancelled"])
 def test_a_finish_reason_of_error_fails(reason: str) -> None:
     found = read([PARTIAL, (6, finished(1, reason))])
     assert (found.outcome, found.failure) == ("failed", "finish_reason_error")
@@ -64,6 +65,19 @@ def test_an_answer_without_an_event_is_empty_not_fast(body: bytes) -> None:
     found = read([(8, body)] if body else [], at=18)
     assert (found.outcome, found.failure, found.first_token_ns) == ("failed", "empty_response", None)
     assert found.warnings == frozenset()
+
+
+def test_an_error_inside_a_choice_fails() -> None:
+    broken = {"choices": [{"index": 0, "delta": {}, "error": {"code": 502, "message": "upstream"}}]}
+    found = read([PARTIAL, (6, event(broken))])
+    assert (found.failure, found.failure_text) == ("server_error_in_stream", "upstream")
+
+
+def test_a_compressed_answer_cut_before_its_first_event_is_truncated_not_empty() -> None:
+    headers = (("content-encoding", "gzip"),)
+    whole, nothing = gzip.compress(PARTIAL[1] * 9), gzip.compress(b"")
+    assert read([(8, whole[:40])], headers=headers).failure == "truncated_stream"
+    assert read([(8, nothing)], headers=headers).failure == "empty_response"
 
 
 def test_a_clean_close_without_an_end_mark_is_a_truncation() -> None:

@@ -63,6 +63,11 @@ class HttpReader:
         """Whether each read is body bytes as they are."""
         return self._state == UNTIL_CLOSE and self._inflate is None
 
+    @property
+    def undecoded(self) -> bool:
+        """Whether body bytes came whose content coding is not at its end."""
+        return self._inflate is not None and self._inflate.open
+
     def header(self, name: str) -> str | None:
         """The first header of that (lower-case) name."""
         return next((value for known, value in self.headers if known == name), None)
@@ -218,9 +223,16 @@ class _Inflater:
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._first = b""
         self._seen = False
+        self._fed = False
+
+    @property
+    def open(self) -> bool:
+        """Whether it was fed and is not at its end."""
+        return self._fed and not self._zlib.eof
 
     def feed(self, data: bytes) -> bytes | None:
         """What `data` adds; None when it is too much. Raises zlib.error."""
+        self._fed = True
         if self._raw_allowed and not self._seen:
             data = self._first + data
             if len(data) < 2:  # "deflate" may be zlib or raw (RFC 9110 section 8.4.1.2): its first two bytes tell

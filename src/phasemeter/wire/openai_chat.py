@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, Told, reported_error, usage_of
+from phasemeter.wire.events import (
+    CONTENT,
+    REASONING,
+    REFUSAL,
+    TOOL,
+    Choice,
+    Reading,
+    Told,
+    error_text,
+    reported_error,
+    usage_of,
+)
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
@@ -49,6 +60,8 @@ def _groq_usage(obj: dict[str, Any]) -> Any:
 
 
 def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
+    if raw.get("error"):  # OpenRouter puts it into the choice too
+        reading.fail("server_error_in_stream", error_text(raw["error"]))
     choice = reading.choice(raw.get("index"))
     key = "delta" if isinstance(raw.get("delta"), dict) else "message"
     delta = raw.get(key)
@@ -79,6 +92,9 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.output(choice, CONTENT, content, read)
     elif isinstance(content, list):
         _parts(reading, choice, content, read)
+    audio = delta.get("audio")
+    if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and audio["transcript"]:
+        reading.output(choice, CONTENT, audio["transcript"], read)
     refusal = delta.get("refusal")
     if isinstance(refusal, str) and refusal:
         reading.output(choice, REFUSAL, refusal, read)

@@ -25,7 +25,7 @@ CLOSE_FAILURES = {
     "client_resource": "client_resource",
     "malformed": "malformed_http",
 }
-ERROR_FINISHES = {"error", "abort", "aborted"}
+ERROR_FINISHES = {"error", "abort", "aborted", "cancelled", "canceled"}  # the server gave up
 
 
 class Verdict(NamedTuple):
@@ -92,6 +92,8 @@ def _incomplete(stream: StreamReader) -> Verdict:
     reading = stream.reading
     if stream.http.status is None:
         return failed("transport", "the connection was closed before any response")
+    if not reading.data_events and stream.http.undecoded:
+        return failed("truncated_stream", f"the {stream.http.coding} body ends before an event of it can be read")
     if not reading.data_events and not reading.unreadable and stream.form in (None, "sse") and not stream.strange_lines:
         return failed("empty_response", f"HTTP {stream.http.status} and no event")
     if not reading.known and not (stream.http.framed and not stream.http.complete):

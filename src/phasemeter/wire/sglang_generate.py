@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, Choice, Reading, error_text, reported_error, usage_of
+from phasemeter.wire.events import CONTENT, Choice, Reading, error_text, reported_error, usage_of, whole
 
 
 def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
@@ -24,6 +24,10 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         if new:
             reading.output(choice, CONTENT, new, read)
     meta = obj.get("meta_info")
+    if text is None and obj.get("output_ids") and isinstance(meta, dict):  # a server that does not detokenise
+        told = whole(meta.get("completion_tokens")) or 0
+        if told > (choice.usage_now or 0):
+            reading.output(choice, CONTENT, "", read)
     if not isinstance(meta, dict):
         return
     reading.identify(meta)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.wire.apis import Api
-from phasemeter.wire.events import Reading, Told
+from phasemeter.wire.events import Reading, Told, usage_of
 from phasemeter.wire.follow import Follower
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.lines import LineSplitter
@@ -245,7 +245,7 @@ class StreamReader:
         if not isinstance(document, dict):
             return
         if reading.done_read is not None:
-            self._after_done(document)
+            self._after_done(document, read)
             return
         reading.data_events += 1
         reading.plain = None
@@ -254,9 +254,13 @@ class StreamReader:
             reading.first_chunk_read = read
         (reader or self.api.on_event)(reading, document, name, read)
 
-    def _after_done(self, document: dict[str, Any]) -> None:
-        """Nothing after `[DONE]` is output; engines put times there (TensorRT-LLM)."""
+    def _after_done(self, document: dict[str, Any], read: int) -> None:
+        """Nothing after `[DONE]` is output; engines put times there (TensorRT-LLM), a late count is better than none."""
         self.reading.keep_timings(document)
+        known = self.reading.usage
+        if isinstance(document.get("usage"), dict) and not (known and known.completion_tokens):
+            self.reading.count(usage_of(document["usage"]), read, None)
+            self.reading.warnings.add("data_after_done")
         if document.get("choices"):
             self.reading.warnings.add("data_after_done")
 
