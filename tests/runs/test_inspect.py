@@ -107,6 +107,18 @@ KINDS: dict[str, tuple[list[Event], dict[str, Any]]] = {
          (10, finished(3))],
         {"first_token_by_usage_ms": 5, "ttft_ms": 8, "warnings": []},
     ),
+    "text held back while tokens count": (
+        [(5, event(chunk("", usage=usage(1)))), (8, event(chunk("abc", usage=usage(3)))), (10, finished(3))],
+        {"first_token_by_usage_ms": 5, "ttft_ms": 8, "tpot_ms": None, "tpot_null_reason": "single_arrival", "warnings": []},
+    ),
+    "one visible token after hidden reasoning": (
+        [*text((9, "x")), (10, finished(51, **HIDDEN))],
+        {"ttft_ms": 9, "output_tokens": 51, "visible_tokens": 1, "tpot_ms": None, "warnings": ["hidden_reasoning"]},
+    ),
+    "a count of zero beside text": (
+        [*text((1, "a"), (2, "b")), (3, finished(0))],
+        {"output_tokens": None, "prompt_tokens": 7, "tpot_ms": None, "tpot_null_reason": "unknown_tokens", "warnings": []},
+    ),
     "no usage": (
         [*text((1, "a"), (2, "b")), (3, event(chunk(finish="stop")) + DONE)],
         {"output_tokens": None, "output_tokens_source": None, "tpot_ms": None, "tpot_null_reason": "unknown_tokens", "warnings": []},

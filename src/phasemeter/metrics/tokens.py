@@ -72,7 +72,7 @@ def count_tokens(exchange: Exchange, tokenizer: Tokenizer | None = None) -> Toke
     if exchange.outcome == "ok" and exchange.asked.stream:
         if any(bundled_first(tokens) for tokens in per_event):
             warnings.add("first_chunk_bundled")
-        if single_arrival(exchange) and _several(exchange, output):
+        if single_arrival(exchange) and not _told_before(choices) and _several(exchange, visible if hidden else output):
             warnings.add("stream_not_incremental")
     return TokenCounts(
         output_tokens=output,
@@ -107,7 +107,7 @@ def _server_count(exchange: Exchange, warnings: set[str]) -> int | None:
     if total and len(events) > 1 and total < sum(events) and all(count == total for count in events):
         warnings.add("usage_counts_one_choice")  # llama.cpp
         return total * len(events)
-    return total
+    return None if total == 0 and any(events) else total  # text came: a count of zero was never filled in
 
 
 def _local(choices: Sequence[Choice], tokenizer: Tokenizer | None) -> list[int] | None:
@@ -177,6 +177,11 @@ def single_arrival(exchange: Exchange) -> bool:
     """Whether all output came in one read."""
     reads = {read for choice in exchange.choices if choice.reads for read in (choice.reads[0], choice.reads[-1])}
     return len(reads) == 1
+
+
+def _told_before(choices: Sequence[Choice]) -> bool:
+    """Whether tokens were counted before any text came: the stream moved, only its text was held back."""
+    return any(choice.reads and choice.usage_before for choice in choices)
 
 
 def _several(exchange: Exchange, output: int | None) -> bool:
