@@ -194,6 +194,22 @@ def test_a_tool_call_counts_from_its_name_and_its_pieces_join() -> None:
     assert found.outcome == "ok"
 
 
+def test_a_tool_name_told_with_every_delta_is_said_once_and_arguments_may_be_an_object() -> None:
+    parts = [{"index": 0, "id": "t", "function": {"name": "f", "arguments": piece}} for piece in ("{", "}")]
+    found = read([(t, event(chunk(delta={"tool_calls": [part]}))) for t, part in enumerate(parts)] + [(9, finished(3))])
+    assert (found.tool, found.outcome) == ("f{}", "ok")
+    whole = {"index": 0, "id": "t", "function": {"name": "f", "arguments": {"a": 1}}}
+    assert read([(1, event(chunk(delta={"tool_calls": [whole]}))), (9, finished(3))]).tool == 'f{"a":1}'
+
+
+def test_reasoning_details_count_where_no_plain_field_holds_the_same() -> None:
+    parts = [{"type": "reasoning.text", "text": "hm"}]
+    alone, both = {"content": "", "reasoning_details": parts}, {"reasoning": "hm", "reasoning_details": parts}
+    for delta in (alone, both):
+        found = read([(1, event(chunk(delta=delta))), (5, event(chunk("a"))), (9, finished(2))])
+        assert (found.reasoning, ms(found.first_token_ns), ms(found.first_output_ns)) == ("hm", 1, 5)
+
+
 def test_parallel_tool_calls_of_one_chunk_are_one_event_and_keep_their_order() -> None:
     calls = [{"index": i, "function": {"name": f"f{i}", "arguments": "{"}} for i in (0, 1)]
     close = [{"index": i, "function": {"arguments": "}"}} for i in (1, 0)]

@@ -73,6 +73,12 @@ def test_an_error_inside_a_choice_fails() -> None:
     assert (found.failure, found.failure_text) == ("server_error_in_stream", "upstream")
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
+def test_an_error_body_written_bare_into_the_stream_fails_in_its_own_words(end: bytes) -> None:
+    found = read([PARTIAL, (6, b'{"error": {"message": "worker lost"}}' + end)])
+    assert (found.failure, found.failure_text, found.content) == ("server_error_in_stream", "worker lost", "a")
+
+
 def test_a_compressed_answer_cut_before_its_first_event_is_truncated_not_empty() -> None:
     headers = (("content-encoding", "gzip"),)
     whole, nothing = gzip.compress(PARTIAL[1] * 9), gzip.compress(b"")

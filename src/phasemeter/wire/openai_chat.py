@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phasemeter.wire.anthropic_messages import compact
 from phasemeter.wire.events import (
     CONTENT,
     REASONING,
@@ -85,6 +86,8 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.output(choice, REASONING, text, read)
             reading.reasoning_field = reading.reasoning_field or field
             break
+    else:
+        _details(reading, choice, delta.get("reasoning_details"), read)
     content = delta.get("content")
     if isinstance(content, str):
         if content:
@@ -104,6 +107,15 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.silent(read)
         else:
             reading.bare_reads.append(read)
+
+
+def _details(reading: Reading, choice: Choice, details: Any, read: int) -> None:
+    """Reasoning in typed parts beside the content (OpenRouter), where no plain field holds it too."""
+    for part in details if isinstance(details, list) else []:
+        text = (part.get("text") or part.get("summary")) if isinstance(part, dict) else None
+        if isinstance(text, str) and text:
+            reading.output(choice, REASONING, text, read)
+            reading.reasoning_field = reading.reasoning_field or "reasoning_details"
 
 
 def _parts(reading: Reading, choice: Choice, parts: list[Any], read: int) -> None:
@@ -137,6 +149,10 @@ def _tools(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
         number = index if isinstance(index, int) else position
         for field in ("name", "arguments", "input"):
             text = function.get(field)
+            if isinstance(text, dict) and text:
+                text = compact(text)
+            if field == "name" and call.get("id") and choice.tools.get(number, [None])[0] == text:
+                continue  # told again with every delta: said once
             if isinstance(text, str) and text:
                 reading.output(choice, TOOL, text, read, tool=number)
 

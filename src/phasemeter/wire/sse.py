@@ -108,5 +108,9 @@ class SseDecoder:
             self._name = b"error"
             self._data.append(value)
             self._reads.append(read)
+        elif field == b'{"error"':  # a server or a proxy that gives up writes its error body into the stream, bare
+            self._name = b"error"
+            self._data.append(line)
+            self._reads.append(read)
         else:
             self.strange_lines += 1
