@@ -141,7 +141,7 @@ def load_of(manifest: Manifest, columns: Columns) -> Load:
 
 def template_tokens(manifest: Manifest) -> int:
     """The tokens that a chat template puts before every prompt, as the probe found them; 0 where that isn't known."""
-    told = (manifest.body or {}).get("template_overhead")
+    told = (manifest.prompt_lengths or {}).get("template_overhead")
     return told if isinstance(told, int) else 0
 
 

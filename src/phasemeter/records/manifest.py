@@ -53,6 +53,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     repetitions: int | None = None
     seed: int | None = None
     prompt_set_hash: str | None = None
+    prompt_lengths: dict[str, Any] | None = (
+        None  # how words were turned into tokens, as the probe fitted it: not compared
+    )
     sampling: dict[str, Any] | None = None
     streaming: bool | None = None
     body: dict[str, Any] | None = None

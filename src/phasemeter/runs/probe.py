@@ -320,7 +320,7 @@ def _short(words: str, most: int = 120) -> str:
 
 
 def facts_of(probed: Probed) -> dict[str, Any]:
-    """What the probe adds to the manifest's notes, as plain data."""
+    """How words become the server's prompt tokens, as the probe fitted it, for the manifest."""
     return {
         "tokens_per_word": probed.lengths.tokens_per_word,
         "template_overhead": probed.lengths.template_overhead,
