@@ -52,6 +52,12 @@ def test_a_run_shows_how_far_the_choice_moves_its_number() -> None:
     assert "\n".join(define.moved_lines("tpot", list(answers.values())))
 
 
+@pytest.mark.parametrize("word", sorted(define.OTHER_WORDS))
+def test_a_word_that_is_no_number_per_request_says_where_to_read_it(word: str) -> None:
+    with pytest.raises(UserError, match=f"define {word}.*report RUN --as"):
+        define.moved(word, [row([100, 120])])
+
+
 def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="ttft"):
         define.entries("tttf")

@@ -185,7 +185,15 @@ def all_words() -> Iterator[str]:
 
 
 def moved(word: str, rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
-    """What every tool's row gives on these requests, in seconds, and how far from the first (ours where we have the word)."""
+    """What every tool's row gives on these requests, in seconds, and how far from the first (ours where we have the word).
+
+    Raises UserError for what is no metric of single requests.
+    """
+    if word in OTHER_WORDS:
+        raise UserError(
+            f"--for compares what is measured per request, `{word}` is of a whole run:"
+            f" `phasemeter define {word}` tells the rules, `phasemeter report RUN --as TOOL` what a tool prints"
+        )
     found = entries(word)
     summary, readings = Summary(), {name: Reading(dialect) for name, dialect in DIALECTS.items()}
     for row in rows:
