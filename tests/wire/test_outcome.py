@@ -191,6 +191,21 @@ def test_raw_http_is_judged_by_its_own_framing() -> None:
     assert exchange(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", "complete") == ("failed", "http_error")
 
 
+@pytest.mark.parametrize(
+    ("headers", "body", "kind"),
+    [
+        (b"transfer-encoding: chunked", b"zz\r\n", "malformed_http"),
+        (b"content-length: many", b"x", "malformed_http"),
+        (b"content-encoding: br", b"x", "content_encoding"),
+        (b"content-encoding: gzip", b"no gzip at all", "content_encoding"),
+    ],
+)
+def test_broken_framing_and_a_broken_coding_are_told_apart(headers: bytes, body: bytes, kind: str) -> None:
+    raw = b"HTTP/1.1 200 OK\r\n" + headers + b"\r\n\r\n" + body
+    received = Received(reads=[raw], times_ns=[5], close="eof", closed_ns=9)
+    assert read_exchange(Asked(), received).failure == kind
+
+
 def test_an_unknown_api_is_named_with_those_that_are_known() -> None:
     with pytest.raises(UserError, match=r"openai\.chat"):
         read([], asked=Asked(api="grpc.magic"))

@@ -19,7 +19,8 @@ HEAD, LENGTH, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER, UNTIL_CLOSE, DONE = ra
 class HttpReader:
     """Feed it what each read returned; it answers with the body bytes that came in it, content coding undone.
 
-    `error`: what is wrong with the bytes as HTTP, None while nothing is. `complete`: whether the message ended by its own
+    `error`: what is wrong with the bytes as HTTP, None while nothing is; `coding_broken`: it is the content coding, not the
+    framing. `complete`: whether the message ended by its own
     framing. `coding`: the content coding found (gzip, deflate, ...), None for identity.
     """
 
@@ -29,6 +30,7 @@ class HttpReader:
         self.headers: list[tuple[str, str]] = []
         self.error: str | None = None
         self.coding: str | None = None
+        self.coding_broken = False
         self._state = HEAD
         self._held = b""
         self._left = 0
@@ -154,6 +156,7 @@ class HttpReader:
             return
         self.coding = coding
         if coding not in ("gzip", "x-gzip", "deflate"):
+            self.coding_broken = True
             self._fail(f"content-encoding {coding[:40]!r} is none I can undo: ask the server for identity")
             return
         self._inflate = _Inflater(raw_allowed=coding == "deflate")
@@ -209,8 +212,10 @@ class HttpReader:
         try:
             decoded = self._inflate.feed(body)
         except zlib.error as error:
+            self.coding_broken = True
             return self._fail(f"the {self.coding} body is damaged: {error}")
         if decoded is None:
+            self.coding_broken = True
             return self._fail(f"one read of the {self.coding} body grows beyond {DECODED_LIMIT} bytes")
         return decoded
 

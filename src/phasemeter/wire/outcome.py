@@ -51,7 +51,7 @@ def judge(stream: StreamReader, close: Close | None, error: str | None) -> Verdi
     if http.status is not None and http.status >= 300:
         return failed("http_error", f"{http.status} {http.reason}: {_words(stream)}")
     if http.error is not None:
-        return failed("content_encoding" if http.status else "malformed_http", http.error)
+        return failed("content_encoding" if http.coding_broken else "malformed_http", http.error)
     if reading.error is not None:
         return failed(*reading.error)
     finishes = [choice.finish_reason for choice in reading.choices.values()]
