@@ -20,6 +20,7 @@ from phasemeter.io.proxy import proxy_for
 from phasemeter.io.target import Limits, Target, Tls
 from phasemeter.lazy import load
 from phasemeter.runs.asked import Asked
+from phasemeter.runs.asked_check import refuse
 from phasemeter.runs.trace_replay import options_of
 from phasemeter.workload import urls
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract, parse_arrivals, warnings_of
@@ -65,14 +66,13 @@ def settings_of(url: str, asked: Asked) -> Settings:
     contract = _contract(asked.contract)
     replayed = asked.trace is not None
     asked = _with_trace_of(contract, asked)
+    refuse(asked)
     workload = contract.workload if contract else None
     declared_api = workload.api if workload else None
     api = asked.api or declared_api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
     spec = _spec(asked, contract, api, replayed)
     check(spec, bounded=asked.trace is not None)
-    if asked.processes < 1:
-        raise UserError(f"--processes {asked.processes}: has to be 1 or more")
     headers, secrets = _headers(asked, endpoint)
     if asked.ca_file and not Path(asked.ca_file).is_file():
         raise FileError(f"{asked.ca_file}: no such file of certificates")
@@ -302,10 +302,10 @@ def _headers(asked: Asked, endpoint: urls.Endpoint) -> tuple[tuple[tuple[str, st
     key = asked.api_key if asked.api_key is not None else os.environ.get("OPENAI_API_KEY") or None
     if key is not None and any(not 0x20 < ord(letter) < 0x7F for letter in key):
         raise UserError("the API key holds a space or a character that a header can't carry")
-    if endpoint.user is not None and key is None:
+    if endpoint.user is not None and not key:
         pair = f"{endpoint.user}:{endpoint.password or ''}".encode()
         secret.append(("Authorization", "Basic " + base64.b64encode(pair).decode("ascii")))
-    elif key is not None:
+    elif key:  # an empty one sends no header at all
         if endpoint.api == "anthropic.messages":
             secret.append(("x-api-key", key))
         else:
