@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -18,6 +20,7 @@ from phasemeter.records.request import PlannedRequest
 
 from .loopback import Line, answers, loopback
 from .test_load import at, closes, plan, raw, send
+from .test_lost_workers import worker_pid
 
 LARGE = b"x" * 8_000_000
 REFUSAL = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large"
@@ -36,6 +39,7 @@ def head_only(line: Line) -> None:
 
 def refuses_and_resets(line: Line) -> None:
     head_only(line)
+    threading.Event().wait(0.05)
     line.say(REFUSAL)
     threading.Event().wait(0.05)
     line.reset()
@@ -54,6 +58,21 @@ def test_an_answer_that_comes_before_the_body_was_taken_is_the_answer(tmp_path: 
     assert closes(captures) == {"complete": 1}
     assert raw(captures[0]) == REFUSAL
     assert captures[0].sent_ns is None, "the body never went out whole"
+
+
+def test_an_answer_is_not_lost_when_the_connection_broke_before_we_looked(tmp_path: Path) -> None:
+    def while_we_sleep(line: Line) -> None:
+        head_only(line)
+        sender = worker_pid(tmp_path / "run")
+        os.kill(sender, signal.SIGSTOP)
+        line.say(REFUSAL)
+        line.reset()
+        threading.Event().wait(0.05)
+        os.kill(sender, signal.SIGCONT)
+
+    with loopback(while_we_sleep) as server:
+        _, captures = send(tmp_path, at(server), plan(1, body=LARGE))
+    assert closes(captures) == {"complete": 1} and raw(captures[0]) == REFUSAL
 
 
 def test_a_connection_that_broke_in_the_body_without_an_answer_is_a_reset(tmp_path: Path) -> None:
@@ -89,8 +108,8 @@ def test_an_older_http_is_understood_and_its_connections_are_kept_only_where_it_
                 return
 
     with loopback(old) as server:
-        _, captures = send(tmp_path, at(server), plan(4, gap_ms=40))
-    assert closes(captures) == {"complete": 4}
+        _, captures = send(tmp_path, at(server), plan(8, gap_ms=40))
+    assert closes(captures) == {"complete": 8}
     assert any(c.reused_connection for c in captures) == bool(keep)
 
 
