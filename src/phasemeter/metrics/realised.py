@@ -36,6 +36,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     rate_per_s: float | None = None
     concurrency: int | None = None
+    replay: bool = False  # a trace's own instants
     template_tokens: int = 0  # what a chat template puts before each prompt: every request shares them
 
 
@@ -168,6 +169,7 @@ def look(summary: Gathered, load: Load, metrics: dict[str, Metric]) -> Looked:
         ok=outcomes.ok,
         failed=outcomes.failed,
         mode=load.mode,
+        replay=load.replay,
         asked_rate_per_s=load.rate_per_s,
         sent_rate_per_s=rates["sent_per_s"],
         due_rate_per_s=rates["due_per_s"],

@@ -95,7 +95,9 @@ class Summary:
         told = facts or RunFacts(stamps=None if manifest is None else manifest.stamps)
         run = Manifest() if manifest is None else manifest
         load = msgspec.structs.replace(
-            realised.load_of(run, self.columns), template_tokens=realised.template_tokens(run)
+            realised.load_of(run, self.columns),
+            template_tokens=realised.template_tokens(run),
+            replay=str(run.arrivals).startswith("trace"),
         )
         outcomes = self.counts.outcomes("measured", told.planned_requests)
         metrics = self._metrics(outcomes)

@@ -13,6 +13,9 @@ import msgspec
 from phasemeter.records.result import CheckVerdict, Validity, ValidityCheck, Verdict
 
 
+REPLAY_S = 2e-3  # a replay places each request within this of its instant, or says that it could not
+
+
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a run knows beside its rows. None: not known."""
 
@@ -33,6 +36,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     ok: int
     failed: dict[str, int]
     mode: str  # open | closed | inf | unknown
+    replay: bool = False  # a trace's own instants
     asked_rate_per_s: float | None = None
     sent_rate_per_s: float | None = None
     due_rate_per_s: float | None = None
@@ -139,6 +143,9 @@ def _lateness(seen: Seen, facts: RunFacts) -> _Found:
     if seen.asked_concurrency and (seen.peak_concurrency or 0) >= seen.asked_concurrency:
         text = f"the cap of {seen.asked_concurrency} in flight held sends back: {_ms(seen.lateness_p99_s)} after due at p99"
         return _Found("ok", text + ", which client_queue and the metrics from due show")
+    if seen.replay and seen.lateness_p99_s > REPLAY_S:
+        text = f"the replay was not kept: sends left {_ms(seen.lateness_p99_s)} after due at p99 (threshold {_ms(REPLAY_S)})"
+        return _Found("suspect", text, "raise --processes, or lower --rate-scale")
     base = seen.ttft_p50_s or 0.0
     suspect, invalid = max(1e-3, 0.1 * base), max(1e-2, 0.5 * base)
     text = (

@@ -150,6 +150,8 @@ def concluded(
 def finish(directory: RunDirectory, manifest: Manifest, outcome: LoadOutcome) -> None:
     """Put on record what only the end tells: whose stamps they were, and why a worker left early."""
     odd = tuple(f"worker {n}: {reason}" for n, reason in enumerate(outcome.reasons) if reason not in NATURAL_ENDS)
+    if outcome.schedule_error is not None:
+        odd = (*odd, f"the schedule was not written to its end: {outcome.schedule_error}")
     directory.write_manifest(msgspec.structs.replace(manifest, stamps=directory.stamps, notes=(*manifest.notes, *odd)))
 
 
