@@ -53,6 +53,7 @@ bench: $(VENV)/.dev ## our own performance: stamps against a truth server, laten
 	$(call within,60) $(PY) bench/slow_streams_bench.py
 	$(call within,120) $(PY) bench/engine_bench.py
 	$(call within,60) $(PY) bench/reading_bench.py
+	$(call within,90) $(PY) bench/analysis_bench.py --requests 500 --shapes vllm
 	$(call within,60) $(PY) bench/summary_bench.py
 	$(call within,60) $(PY) bench/serving_bench.py --requests 2000
 

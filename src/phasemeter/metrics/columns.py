@@ -37,9 +37,12 @@ class Columns:
 
     def add(self, row: RequestRow) -> None:
         """Append what the row says of its instants and counts."""
+        asked_output = (
+            None if row.asked_output_tokens is None else row.asked_output_tokens * row.n
+        )  # every choice may be as long
         values = (
             row.due_ns, row.send_start_ns, row.first_token_ns, row.last_token_ns, end_of(row), row.output_tokens,
-            row.input_tokens, row.asked_output_tokens, row.asked_input_tokens, row.cached_tokens, row.observer_lag_ns,
+            row.input_tokens, asked_output, row.asked_input_tokens, row.cached_tokens, row.observer_lag_ns,
         )  # fmt: skip
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(ABSENT if value is None else value)
