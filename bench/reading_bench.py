@@ -1,7 +1,8 @@
 """How fast captured bytes become boundaries, as a ratio to `json.loads` alone over the same payloads.
 
 A chat stream, one token a chunk, one event a read, chunked HTTP framing included. The goal is 0.75, the limit 1.0.
-Both are timed in turns on the CPU clock of this process, the median of the rounds' ratios is printed; milliseconds are for orientation only.
+Both are timed in turns on the CPU clock of this process, the median of the rounds' ratios is printed;
+milliseconds are for orientation only.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import msgspec
 
 from phasemeter.records.result import CheckVerdict, Validity, ValidityCheck, Verdict
 
-
 REPLAY_S = 2e-3  # a replay places each request within this of its instant, or says that it could not
 
 
