@@ -24,7 +24,15 @@ def test_a_duration_that_could_be_misread_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("4/s", 4.0), ("3.5 req/s", 3.5), ("120/min", 2.0), ("4", 4.0), (4, 4.0), ("inf", math.inf), ("6 requests/h", 1 / 600)],
+    [
+        ("4/s", 4.0),
+        ("3.5 req/s", 3.5),
+        ("120/min", 2.0),
+        ("4", 4.0),
+        (4, 4.0),
+        ("inf", math.inf),
+        ("6 requests/h", 1 / 600),
+    ],
 )
 def test_rates(text: str | float, rate: float) -> None:
     assert units.rate_per_s(text) == pytest.approx(rate)

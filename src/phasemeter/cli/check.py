@@ -65,9 +65,7 @@ def check(
     return exit_code(document)
 
 
-def verdict_document(
-    run: Path, contract: Path, baseline: Path | None = None, accepted: float = 0.05
-) -> dict[str, Any]:
+def verdict_document(run: Path, contract: Path, baseline: Path | None = None, accepted: float = 0.05) -> dict[str, Any]:
     """A run held to a contract, in the form of `check --json`."""
     verdict = load("phasemeter.contract.verdict")
     promised = read_contract(contract)
@@ -82,7 +80,11 @@ def verdict_document(
 
 def words(document: dict[str, Any]) -> list[str]:
     """A verdict for a person: a table, its warnings, the whole in one word."""
-    return [*table(document["lines"]), *(f"warning: {warning}" for warning in document["warnings"]), document["verdict"]]
+    return [
+        *table(document["lines"]),
+        *(f"warning: {warning}" for warning in document["warnings"]),
+        document["verdict"],
+    ]
 
 
 def exit_code(document: dict[str, Any]) -> int:

@@ -269,7 +269,9 @@ def _request(
     inputs = (chosen.input_tokens if chosen else None) or spec.input_tokens
     outputs = (chosen.output_tokens if chosen else None) or spec.output_tokens
     own = _length(row.input_tokens, inputs, Stream(spec.seed, kind + "input", index))
-    grouped = spec.prefix_groups > 0 and not turn and Stream(spec.seed, kind + "grouped", index).random() < spec.prefix_share
+    grouped = (
+        spec.prefix_groups > 0 and not turn and Stream(spec.seed, kind + "grouped", index).random() < spec.prefix_share
+    )
     prefix = spec.prefix_tokens if grouped and own is not None else 0
     return PlannedRequest(
         request_id=f"w{index}" if kind else f"r{index}",
