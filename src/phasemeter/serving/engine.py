@@ -27,7 +27,7 @@ from phasemeter.serving.events import Aborted, Admitted, Event, Preempted, Pull
 from phasemeter.serving.kv_cache import Shares
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.segments import SegmentLog
-from phasemeter.serving.sequence import Request, Sequence
+from phasemeter.serving.sequence import Request, Sequence, entered
 from phasemeter.serving.state import NO_CHUNKS, Chunk, Kv, Limits, Policy, State
 from phasemeter.serving.step_end import StepEnds
 from phasemeter.serving.step_shape import TICK_BITS, BatchShape, StepTime, ns_of_ticks
@@ -74,7 +74,7 @@ class Engine(StepEnds):
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
         self._check(request)
-        sequence = Sequence(request, self._submitted, now_ns)
+        sequence = entered(request, self._submitted, now_ns)
         self._submitted += 1
         self._put(now_ns, "waiting", sequence)
 
@@ -83,7 +83,7 @@ class Engine(StepEnds):
         self._check(request)
         if request.output_tokens < 2:
             raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
-        sequence = Sequence(request, self._submitted, now_ns)
+        sequence = entered(request, self._submitted, now_ns)
         self._submitted += 1
         sequence.generated = 1
         sequence._left -= 1
@@ -228,7 +228,8 @@ class Engine(StepEnds):
         """A stretch of decode steps up to the next thing that could change the batch."""
         state = self.state
         decodes, kv = state.decodes, state.kv
-        base, growth, most = self.step_time.decode_line(decodes.count, decodes.contexts())
+        line = self.step_time.decode_line(decodes.count, decodes.contexts())
+        base, growth, most = line.base, line.growth, line.steps
         swapped = state._swapped_blocks
         if once or swapped:
             steps = 1
@@ -276,7 +277,7 @@ class Engine(StepEnds):
         state._swapped_blocks = 0
         self._mixed_extra = 0
         if count:
-            self._mixed_extra = ticks - self.step_time.decode_line(count, contexts)[0]
+            self._mixed_extra = ticks - self.step_time.decode_line(count, contexts).base
             if state.kv.grows:
                 state.kv.take_steps(decodes, 1)
         if self.log is not None:

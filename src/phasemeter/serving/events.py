@@ -1,6 +1,7 @@
 """What an engine tells: who was admitted, got tokens, was preempted, ended, and the truth about each request.
 
-Lives here: frozen records; every instant is integer ns on the caller's clock, every duration integer ns.
+Lives here: frozen records, outside the garbage collector (they hold no cycles, and there are millions of them); every instant is
+integer ns on the caller's clock, every duration integer ns.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Truth(msgspec.Struct, frozen=True):
+class Truth(msgspec.Struct, frozen=True, gc=False):
     """What happened to one request, as only the engine can know it.
 
     `queue_enter_ns` equals `arrival_ns` inside one engine (a cluster may queue before it). `prefill_end_ns` is the end of the step
@@ -37,14 +38,14 @@ class Truth(msgspec.Struct, frozen=True):
     spans: tuple[tuple[int, int], ...]
 
 
-class Admitted(msgspec.Struct, frozen=True, tag=True):
+class Admitted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The request's first prefill token (or, where KV was pulled, its first decode step) was scheduled at `at_ns`."""
 
     at_ns: int
     request_id: str
 
 
-class Tokens(msgspec.Struct, frozen=True, tag=True):
+class Tokens(msgspec.Struct, frozen=True, tag=True, gc=False):
     """One step ended at `at_ns` and gave each of these requests one token per sample (`first`: its first).
 
     Only in an engine made with `tokens=True`; `start_ns` is when the step started.
@@ -56,7 +57,7 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     more: tuple[str, ...]
 
 
-class Preempted(msgspec.Struct, frozen=True, tag=True):
+class Preempted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The request lost its KV (`recompute`) or had it moved to the host (`swap`) at `at_ns`."""
 
     at_ns: int
@@ -64,7 +65,7 @@ class Preempted(msgspec.Struct, frozen=True, tag=True):
     how: str
 
 
-class Prefilled(msgspec.Struct, frozen=True, tag=True):
+class Prefilled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A prefill-only engine has finished this prompt and holds its KV until `release`. Its first token is out.
 
     `truth` is the request's so far: its finish is its first token's instant.
@@ -75,7 +76,7 @@ class Prefilled(msgspec.Struct, frozen=True, tag=True):
     truth: Truth
 
 
-class Pull(msgspec.Struct, frozen=True, tag=True):
+class Pull(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A decode-only engine has made room for this request and starts to pull `tokens` of KV; answer with `delivered`."""
 
     at_ns: int
@@ -83,7 +84,7 @@ class Pull(msgspec.Struct, frozen=True, tag=True):
     tokens: int
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
+class Finished(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The request's last token came out at `at_ns`."""
 
     at_ns: int
@@ -91,7 +92,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     truth: Truth
 
 
-class Aborted(msgspec.Struct, frozen=True, tag=True):
+class Aborted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The request was called off: at `at_ns`, a step's start, its memory came back."""
 
     at_ns: int

@@ -164,7 +164,7 @@ class PagedKv(CountedKv):
         return -(-tokens // self.block_size) - sequence.blocks - owned
 
     def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
-        table = sequence.table
+        table = sequence.table = sequence.table or []
         for block_hash in sequence.block_hashes[: cached // self.block_size] if cached else ():
             self._share(block := self.block_of[block_hash])
             table.append(block)
@@ -200,7 +200,7 @@ class PagedKv(CountedKv):
                 table = sequence.table[:shared]
                 for block in table:
                     self._share(block)
-                sequence.forks.append(table + [self._pop() for _ in range(blocks - shared)])
+                sequence.forks = [*sequence.forks, table + [self._pop() for _ in range(blocks - shared)]]
         sequence.blocks = blocks
 
     def release(self, sequence: Sequence, tokens: int) -> None:
@@ -249,7 +249,7 @@ class PagedKv(CountedKv):
         while len(sequence.forks) < sequence.samples - 1:
             for block in sequence.table:
                 self._share(block)
-            sequence.forks.append(list(sequence.table))
+            sequence.forks = [*sequence.forks, list(sequence.table)]
 
     def _write(self, table: list[int]) -> None:
         """Copy-on-write: a shared last block is replaced by a copy of one's own."""

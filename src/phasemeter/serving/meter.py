@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import structs
+
 from phasemeter.serving.analytic import RESOURCES, Parts
 from phasemeter.serving.segments import SegmentLog
 from phasemeter.serving.step_shape import BatchShape, DecodeLine
@@ -39,7 +41,7 @@ class Meter(SegmentLog):
         """One stretch ran. The log's own columns stay empty: a meter keeps sums."""
         count = line[2]
         if self._mixed is not None:
-            batch = self._mixed._replace(chunks=tuple(self._mixed.chunks))
+            batch = structs.replace(self._mixed, chunks=tuple(self._mixed.chunks))
             self._mixed = None
         else:
             running, contexts = self._decodes

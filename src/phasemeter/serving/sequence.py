@@ -11,7 +11,7 @@ import msgspec
 from phasemeter.errors import UserError
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request for the engine. Lengths in tokens, `arrival_ns` on the caller's clock.
 
     `output_tokens` is how many tokens it will generate: the engine's secret, no policy may look at it. `max_tokens` is the
@@ -36,42 +36,57 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Sequence:
+class Sequence(msgspec.Struct, eq=False, gc=False):
     """A request's state between admission and end. Instants are engine ticks (`step_shape.TICKS_PER_NS`).
 
     A policy may read `order` (0 for the first submitted), `prompt_tokens`, `max_tokens`, `samples`, `block_hashes`,
     `generated` (tokens emitted before it last joined or left the decodes), `target` (tokens whose KV it needs before it
     can emit the next one: prompt + generated), `computed` (how many of them it has), `cached` and `blocks`.
+    Made by `entered`.
     """
 
-    __slots__ = (
-        "_enter_ns", "_finish_at", "_first_step", "_first_token_t", "_left", "_mixed_mark", "_mixed_stall",
-        "_preempted_stall", "_preempted_t", "_prefill_end_t", "_prefill_mark", "_prefill_stall", "_prefill_start_t",
-        "_request", "_spans", "_start_cached", "block_hashes", "blocks", "cached", "computed", "forks", "generated",
-        "max_tokens", "offset", "order", "preemptions", "prompt_tokens", "samples", "table", "target",
-    )  # fmt: skip
+    _request: Request
+    order: int
+    _enter_ns: int
+    _left: int  # tokens still to be emitted when it last joined or left the decodes
+    prompt_tokens: int
+    target: int
+    max_tokens: int | None
+    samples: int
+    block_hashes: tuple[int, ...]
+    table: list[int]  # block ids, where the KV cache keeps names
+    forks: list[list[int]]  # those of the other samples, once they differ
+    generated: int = 0
+    computed: int = 0
+    cached: int = 0  # of `computed`, how many tokens came from the prefix cache at the last admission
+    blocks: int = 0
+    preemptions: int = 0
+    offset: int = 0  # KV tokens held before decode step d are offset + d (block_demand)
+    _finish_at: int = -1  # the decode step after which it has all its tokens; -1 while it doesn't decode
+    _first_step: int = -1  # of the span that is open
+    _spans: tuple[tuple[int, int], ...] = ()
+    _start_cached: int = 0
+    _prefill_start_t: int = -1
+    _prefill_end_t: int = 0
+    _first_token_t: int = -1
+    _preempted_t: int = -1  # since when it has been without its KV; -1: it isn't, or had emitted nothing
+    _prefill_mark: int = 0
+    _mixed_mark: int = 0
+    _prefill_stall: int = 0
+    _mixed_stall: int = 0
+    _preempted_stall: int = 0
 
-    def __init__(self, request: Request, order: int, enter_ns: int) -> None:
-        self._request = request
-        self._left = request.output_tokens  # tokens still to be emitted when it last joined or left the decodes
-        self._enter_ns = enter_ns
-        self._finish_at = -1  # the decode step after which it has all its tokens; -1 while it doesn't decode
-        self._prefill_start_t = -1
-        self._first_token_t = -1
-        self._prefill_stall = self._mixed_stall = self._preempted_stall = 0
-        self._spans: tuple[tuple[int, int], ...] = ()
-        self.order = order
-        self.prompt_tokens = self.target = request.prompt_tokens
-        self.max_tokens = request.max_tokens
-        self.samples = request.samples
-        self.block_hashes = request.block_hashes
-        self.generated = self.computed = self.blocks = self.preemptions = 0
-        self.cached = 0  # of `computed`, how many tokens came from the prefix cache at the last admission
-        self.table: list[int] = []  # block ids, where the KV cache keeps names
-        self.forks: list[list[int]] = []  # those of the other samples, once they differ
-        # set when it starts, joins the decodes, or is preempted
-        self._prefill_end_t = self._prefill_mark = self._mixed_mark = 0
-        self._preempted_t = -1  # since when it has been without its KV; -1: it isn't, or had emitted nothing
-        self._first_step = -1  # of the span that is open
-        self._start_cached = 0
-        self.offset = 0  # KV tokens held before decode step d are offset + d (block_demand)
+
+_NO_TABLE: list[
+    int
+] = []  # shared by all whose blocks have no names yet: a KV cache that keeps names puts its own list there
+_NO_FORKS: list[list[int]] = []
+
+
+def entered(request: Request, order: int, enter_ns: int) -> Sequence:
+    """The sequence of a request that enters an engine as its `order`-th."""
+    prompt = request.prompt_tokens
+    return Sequence(
+        request, order, enter_ns, request.output_tokens, prompt, prompt, request.max_tokens, request.samples,
+        request.block_hashes, _NO_TABLE, _NO_FORKS,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ they leave the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -36,7 +36,7 @@ def ns_of_ticks(ticks: int) -> int:
     return (ticks + _HALF) >> TICK_BITS
 
 
-class BatchShape(NamedTuple):
+class BatchShape(msgspec.Struct, frozen=True, gc=False):
     """One step's work. `contexts` is the sum over the decodes of KV tokens attended, the new token's own included.
 
     A chunk is (new tokens, tokens whose KV was there before). With `samples` > 1 each sample counts as one decode.
@@ -49,7 +49,7 @@ class BatchShape(NamedTuple):
     swapped_blocks: int = 0
 
 
-class DecodeLine(NamedTuple):
+class DecodeLine(msgspec.Struct, frozen=True, gc=False):
     """The cost of coming pure-decode steps: step j (from 0) takes base + j·growth ticks, for the next `steps` steps.
 
     `steps` None: for as long as the batch stays the same. At least 1 otherwise.
