@@ -13,7 +13,7 @@ from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.wire.events import REASONING, REFUSAL, Choice
-from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
+from phasemeter.wire.exchange import Exchange, exchange_of
 
 
 def row_of(
@@ -31,16 +31,7 @@ def row_and_exchange(
 ) -> tuple[RequestRow, Exchange]:
     """The row, and the exchange it was read from (its text, its raw server timings)."""
     received = clock.times(capture.reads, capture.send_start_ns)
-    exchange = read_exchange(
-        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
-        Received(
-            reads=[read.data for read in capture.reads],
-            times_ns=received.times_ns,
-            close=capture.close,
-            closed_ns=capture.closed_ns,
-            error=capture.error,
-        ),
-    )
+    exchange = exchange_of(planned, capture, received.times_ns)
     counts = count_tokens(exchange, tokenizer)
     return _row(planned, capture, exchange, counts, received.observer_lag_ns), exchange
 

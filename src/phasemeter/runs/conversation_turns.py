@@ -18,7 +18,7 @@ from phasemeter.records.request import PlannedRequest
 from phasemeter.runs.prompt_source import PromptSource
 from phasemeter.runs.tokenizer import load_tokenizer
 from phasemeter.runs.traced import traced
-from phasemeter.wire.exchange import Asked, Received, read_exchange
+from phasemeter.wire.exchange import exchange_of
 from phasemeter.workload.bodies import BodyOptions
 from phasemeter.workload.length_model import LengthModel
 from phasemeter.workload.plan import WorkloadSpec, following_turn
@@ -72,16 +72,7 @@ def next_request_of(options: bytes) -> NextRequest:
 
 def answer_of(planned: PlannedRequest, capture: Capture) -> str | None:
     """The text that came; None when the turn failed."""
-    exchange = read_exchange(
-        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
-        Received(
-            reads=[read.data for read in capture.reads],
-            times_ns=[read.user_ns for read in capture.reads],
-            close=capture.close,
-            closed_ns=capture.closed_ns,
-            error=capture.error,
-        ),
-    )
+    exchange = exchange_of(planned, capture, [read.user_ns for read in capture.reads])
     return exchange.content if exchange.outcome == "ok" else None
 
 

@@ -21,7 +21,7 @@ from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.runs.identify import Asker, Identity, identify
 from phasemeter.runs.settings import Settings
-from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
+from phasemeter.wire.exchange import Exchange, exchange_of
 from phasemeter.workload.bodies import BodyOptions, Content, body
 from phasemeter.workload.length_model import LengthModel, fit_length_model
 from phasemeter.workload.lengths import mean_tokens
@@ -226,18 +226,12 @@ def _send(settings: Settings, state: _State, model: str | None, tokens: int) -> 
 
 def _read(planned: PlannedRequest, capture: Capture) -> Exchange:
     """The answer. An error inside a stream that names a status of its own (vLLM refuses so, under 200) has that status."""
-    reads = [read.data for read in capture.reads]
-    exchange = read_exchange(
-        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
-        Received(
-            reads=reads,
-            times_ns=[read.user_ns for read in capture.reads],
-            close=capture.close,
-            closed_ns=capture.closed_ns,
-            error=capture.error,
-        ),
+    exchange = exchange_of(planned, capture, [read.user_ns for read in capture.reads])
+    code = (
+        REFUSAL.search(b"".join([read.data for read in capture.reads]))
+        if exchange.failure == "server_error_in_stream"
+        else None
     )
-    code = REFUSAL.search(b"".join(reads)) if exchange.failure == "server_error_in_stream" else None
     return exchange if code is None else msgspec.structs.replace(exchange, status=int(code[1]))
 
 

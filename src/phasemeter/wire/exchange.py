@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.records.capture import Close
+from phasemeter.records.capture import Capture, Close
+from phasemeter.records.request import PlannedRequest
 from phasemeter.records.request_row import Outcome
 from phasemeter.wire.apis import api_of
 from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice, Reading, Usage, mended, strict
@@ -124,6 +125,20 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         """The instants of a choice's output events."""
         times = self.times_ns
         return [times[read] for read in choice.reads]
+
+
+def exchange_of(planned: PlannedRequest, capture: Capture, times_ns: Sequence[int]) -> Exchange:
+    """What a captured request says. `times_ns`: the instant of each of its reads, on the clock that the caller chose."""
+    return read_exchange(
+        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
+        Received(
+            reads=[read.data for read in capture.reads],
+            times_ns=times_ns,
+            close=capture.close,
+            closed_ns=capture.closed_ns,
+            error=capture.error,
+        ),
+    )
 
 
 def read_exchange(asked: Asked, received: Received, *, fast: bool = True, line_limit: int = LINE_LIMIT) -> Exchange:
