@@ -21,7 +21,7 @@ def compare(
     b: Path,
     /,
     *,
-    varying: list[str] | None = None,
+    varying: Annotated[list[str] | None, Parameter(negative="")] = None,
     metric: str | None = None,
     seed: int = 0,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,

@@ -20,7 +20,7 @@ def emulate(
         str | None, Parameter(help="append the truth of each request to this file, a JSON line each")
     ] = None,
     otlp: Annotated[str | None, Parameter(help="send spans to this OTLP/HTTP endpoint")] = None,
-    model: Annotated[list[str] | None, Parameter(help="names it serves the plan's model under")] = None,
+    model: Annotated[list[str] | None, Parameter(negative="", help="names it serves the plan's model under")] = None,
 ) -> int:
     """Have a server without a GPU: the plan's engine on the wall clock, behind an OpenAI port.
 

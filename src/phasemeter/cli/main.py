@@ -5,16 +5,13 @@ Lives here: one line a verb (its function is loaded when it is called), exit cod
 
 from __future__ import annotations
 
-import gc
-import inspect
 import os
 import sys
-from collections.abc import Callable
 
 import cyclopts
 
 from phasemeter import lazy
-from phasemeter.cli.build import build
+from phasemeter.cli.help_page import page
 from phasemeter.errors import PhasemeterError
 
 # verb: (module:function, one line of help). The order is the order of `phasemeter --help`.
@@ -52,7 +49,7 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
     app = cyclopts.App(
         name="phasemeter",
         help="Measure, explain and plan the latency of LLM inference, by phase.",
-        version=build,
+        version=lambda: lazy.load("phasemeter.cli.build").build(),
         help_format="plaintext",
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run` says it, and nothing is swallowed on the way
@@ -60,39 +57,19 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
     for name, (target, text) in VERBS.items():
         if name == wanted:
             module, _, function = target.partition(":")
-            verb = getattr(lazy.load(module), function)
-            app.command(verb, name=name, usage=usage_of(name, verb), help_epilogue=examples(verb.__doc__ or ""))
+            app.command(getattr(lazy.load(module), function), name=name)
         elif wanted not in VERBS:
             app.command(target, name=name, help=text)
     app.command(COMPLETION, name="--install-completion", help="Install completion for bash, zsh or fish.")
     return app
 
 
-def usage_of(name: str, verb: Callable[..., object]) -> str:
-    """`phasemeter bench [OPTIONS] URL`: written from the signature, for working it out takes a quarter of the help's time."""
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
-    places = [own for own in inspect.signature(verb).parameters.values() if own.kind in kinds]
-    shown = [
-        own.name.strip("_").upper() + ("..." if own.kind is kinds[1] else "")
-        if own.default is own.empty
-        else f"[{own.name.strip('_').upper()}]"
-        for own in places
-    ]
-    return " ".join(["Usage: phasemeter", name, "[OPTIONS]", *shown])
-
-
-def examples(words: str) -> str | None:
-    """The "Examples:" section that ends a verb's docstring, laid out as written."""
-    _, found, rest = inspect.cleandoc(words).partition("\nExamples:\n")
-    return f"Examples:\n{rest.rstrip()}" if found else None
-
-
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit code is the answer. One line a mistake, never a traceback for a user's fault."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[1:] in (["--help"], ["-h"]) and words[0] in VERBS:
-        gc.disable()  # short-lived, and quicker without
-        build_app(words[0]).help_print([words[0]])  # no need to parse what is known
+    if words[:1] != [] and words[0] in VERBS and not {"--help", "-h"}.isdisjoint(words[1:]):
+        module, _, function = VERBS[words[0]][0].partition(":")
+        print(page(words[0], getattr(lazy.load(module), function)), end="")
         return 0
     try:
         answer = build_app(words[0] if words else None)(words, exit_on_error=False, print_error=False)
