@@ -46,6 +46,11 @@ class Decodes:
         if samples > 1 and slot != steps % self.block_size and sequence.generated == 1:
             self.owing[sequence] = samples - 1
 
+    def stay(self, sequence: Sequence, context: int) -> None:
+        """`sequence` has all its tokens and is computed on, as if it held `context`, until its padded batch ends."""
+        self.count += sequence.samples
+        self.offsets += (context - self.steps) * sequence.samples
+
     def leave(self, sequence: Sequence) -> None:
         samples, offset = sequence.samples, sequence.offset
         sequence._finish_at = -1  # its entry in the heap is stale from now on

@@ -142,6 +142,8 @@ class StepEnds:
                 state.decodes.join(sequence, sequence._left, padding or sequence.target)
             else:
                 self._end_at_prefill(sequence, t)
+                if padding:
+                    state.decodes.stay(sequence, padding)
         return tuple(first)
 
     def _end_at_prefill(self, sequence: Sequence, t: int) -> None:
