@@ -48,6 +48,28 @@ MISTAKES = {
     "service: {modle: x}\nlatency_slo: {ttft: {p95: 1 s}}": "`service.modle` is no key I know: did you mean `model`?",
     "latency_slo: {'vlm:ttft': {p95: 1 s}}": "`latency_slo.vlm:ttft` is no metric I know: did you mean `vllm:ttft`?",
     "workload: {classes: {a: {share: 50 %, latency_slo: {ttft: {p95: 1 s}}}}}": "has shares that add up to 50 %",
+    "workload: {classes: {a: {share: 0 %}, b: {share: 1}}}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.classes.a.share` is 0",
+    "workload: {classes: {a: {share: 1, arrivals: {poisson: 1/s}}}}\nlatency_slo: {ttft: {p95: 1 s}}":
+        "`workload.classes.a.arrivals` stands in a class: classes share `workload.arrivals`",
+    "latency_slo: {'vllm:nope': {p95: 1 s}}": "is no metric I know: write vllm:e2e, vllm:e2el, vllm:itl, vllm:tpot or vllm:ttft",
+    "workload: {output_tokens: {uniform: [1, 1]}}\nlatency_slo: {tpot: {p95: 1 s}}": "is a metric that no run could have",
+    "latency_slo: {ttft: {p95: 1e300 s}}": "`latency_slo.ttft.p95` is 1e300 s: longer than a year",
+    "capacity: {}": "promises nothing",
+    "cost: {price_per_hour: 2}": "promises nothing",
+    "cost: {price_per_hour: .inf, per_million_output_tokens: 2}": "`cost.price_per_hour` is infinite",
+    "capacity: {error_budget: 100 %}": "`capacity.error_budget` is 100 %: that allows every request to fail",
+    "capacity: {objectives: {ttft: 1 s}, attainment: 0 %}": "`capacity.attainment` is 0: that promises nothing",
+    "workload: {input_tokens: 1e300}\nlatency_slo: {ttft: {p95: 1 s}}": "`workload.input_tokens` is '1e300': more than 1e+09",
+    "service: {model: {a: b}}\nlatency_slo: {ttft: {p95: 1 s}}": "`service.model` should be text, a number, true or false",
+    f"latency_slo: {{ttft: {{p95: {'9' * 5000}}}}}": "no readable YAML: Exceeds the limit",
+    f"latency_slo: {{ttft: {{p95: '{'9' * 5000} ms'}}}}": "9… is no duration: it has to be finite",
+    f"latency_slo: {'{a: ' * 3000}1{'}' * 3000}": "no readable YAML: brackets in brackets",
+    'latency_slo: {"a\\nb\\e[31m": {p95: 1 s}}': "`latency_slo.a\\nb\\x1b[31m` is no metric I know",
+    "latency_slo: !!python/object/apply:os.system [ls]": "no readable YAML: could not determine a constructor",
+    "latency_slo: &a {ttft: *a}": "no readable YAML: found unconstructable recursive node",
+    "latency_slo:\n\tttft: {p95: 1 s}": "line 3, column 1: no readable YAML: found character '\\t'",
+    "latency_slo: {ttft: {p95: 1 s}}\n---\nphasemeter: 1": "line 3, column 1: no readable YAML: but found another document",
+    f"# {'x' * 1_000_001}": "characters: a contract is a page long",
 }  # fmt: skip
 
 

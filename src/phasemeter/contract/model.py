@@ -31,6 +31,7 @@ SERVICE = (
 NEEDS_STREAM = (
     {name for name, row in HOUSE.items() if "not_streamed" in row.excluded} | set(GAPS) | {"tpot", "ttft", "ttfo"}
 )
+LONGEST_S = 366 * 86400.0
 NEEDS_TWO_TOKENS = {"tpot", "visible_tpot", "decode_per_token", "generation", "jitter", *GAPS}
 
 
@@ -59,6 +60,11 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
     workload_class: str | None = None
+
+    def promises(self) -> bool:
+        """Whether anything is promised: `objectives` alone say what the verb `goodput` counts."""
+        rates = (self.goodput_per_s, self.requests_per_s, self.output_tokens_per_s)
+        return bool(self.objectives) or any(one is not None for one in (self.attainment, self.error_budget, *rates))
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,15 +129,23 @@ def parse(text: str, file: str = "contract.yaml") -> Contract:
         service=_service(entries.get("service")),
         confidence=_confidence(entries.get("confidence")),
     )
-    if not (contract.objectives or contract.capacities or contract.cost or contract.client_boundaries):
-        raise root.wrong("promises nothing: add latency_slo, phase_budget, capacity or cost")
+    if not _promises_something(contract):
+        raise root.wrong("promises nothing: add latency_slo, phase_budget, capacity or cost.per_million_output_tokens")
     return contract
+
+
+def _promises_something(contract: Contract) -> bool:
+    cost = contract.cost is not None and contract.cost.per_million_output_tokens is not None
+    boundaries = contract.client_boundaries or contract.server_boundaries
+    return bool(contract.objectives or cost or boundaries) or any(one.promises() for one in contract.capacities)
 
 
 TOP = (
     "phasemeter", "workload", "latency_slo", "phase_budget", "capacity", "cost", "observability", "service", "confidence",
 )  # fmt: skip
-_WORKLOAD = ("api", "stream", "input_tokens", "output_tokens", "arrivals", "kind", "objective")
+OF_THE_WHOLE = {"api", "stream", "arrivals"}  # one service, one schedule: a class is a share of it
+_OF_A_CLASS = ("input_tokens", "output_tokens", "kind", "objective")
+_WORKLOAD = ("api", "stream", "arrivals", *_OF_A_CLASS)
 _PROMISES = ("latency_slo", "phase_budget", "capacity")
 
 
@@ -146,11 +160,16 @@ def _workloads(
         return whole, (), (), ()
     classes, objectives, capacities = [], [], []
     for name, inner in entries["classes"].section().items():
-        own = inner.section((*_WORKLOAD, *_PROMISES, "share"))
+        for shared in OF_THE_WHOLE & set(inner.section()):
+            raise inner.section()[shared].wrong(f"stands in a class: classes share `workload.{shared}`, write it there")
+        own = inner.section((*_OF_A_CLASS, *_PROMISES, "share"))
         workload = _workload(own, name, whole)
         if "share" not in own:
             raise inner.wrong('lacks `share`: write how much of the load it is, like "70 %"')
-        classes.append(msgspec.structs.replace(workload, share=own["share"].read(units.share)))
+        share = own["share"].read(units.share)
+        if not share:
+            raise own["share"].wrong("is 0: a class that is never sent has nothing to keep: leave it out")
+        classes.append(msgspec.structs.replace(workload, share=share))
         lines, capacity = _promises(own, classes[-1], name, inner.path + ".")
         objectives += lines
         capacities += capacity
@@ -214,14 +233,23 @@ def possible(place: Place, metric: str, workload: Workload) -> None:
     """Raises FileError for a metric that is unknown, or that no run of this workload could have."""
     if metric not in known_metrics():
         known = known_metrics() if ":" in metric else [*PER_REQUEST, *GAPS]
+        tool = metric.partition(":")[0] + ":"
+        known = [name for name in known if name.startswith(tool)] or known
         raise place.wrong(f"is no metric I know{guess(metric, known)} (`phasemeter define` lists them)")
     bare = metric.partition(":")[2] or metric
     if not workload.stream and bare in NEEDS_STREAM:
         raise place.wrong("is a metric that no run could have: `workload.stream` is false; promise e2e instead")
-    if workload.output_tokens == {"fixed": 1} and bare in NEEDS_TWO_TOKENS:
+    if _most_tokens(workload.output_tokens) == 1 and bare in NEEDS_TWO_TOKENS:
         raise place.wrong(
             "is a metric that no run could have: `workload.output_tokens` is 1, and it needs 2 tokens; promise ttft instead"
         )
+
+
+def _most_tokens(length: Any) -> float:
+    """The longest output that a declared distribution can give."""
+    kind, inner = next(iter(length.items())) if isinstance(length, dict) else ("", None)
+    longest = {"fixed": lambda: inner, "uniform": lambda: inner["max"], "empirical": lambda: max(inner)}.get(kind)
+    return float(longest()) if longest else float("inf")
 
 
 def _statistics(place: Place, metric: str, name: str | None, *, phase: bool) -> list[Objective]:
@@ -231,9 +259,7 @@ def _statistics(place: Place, metric: str, name: str | None, *, phase: bool) -> 
     for statistic, inner in place.section().items():
         if statistic != "mean" and statistic not in PERCENTILES:
             raise inner.wrong("is no percentile I know: write p50, p90, p95, p99 or p99.9 (or mean)")
-        limit = inner.read(units.duration_s)
-        if not limit > 0:
-            raise inner.wrong(f"is {inner.value}: nothing takes no time: write more than 0")
+        limit = _limit(inner)
         _no_looser(inner, found, statistic, limit)
         found.append(
             Objective(
@@ -241,6 +267,15 @@ def _statistics(place: Place, metric: str, name: str | None, *, phase: bool) -> 
             )
         )
     return found
+
+
+def _limit(place: Place) -> float:
+    limit = place.read(units.duration_s)
+    if not limit > 0:
+        raise place.wrong(f"is {place.value}: nothing takes no time: write more than 0")
+    if limit > LONGEST_S:
+        raise place.wrong(f"is {place.value}: longer than a year promises nothing")
+    return limit
 
 
 def _no_looser(place: Place, before: list[Objective], statistic: str, limit_s: float) -> None:
@@ -286,9 +321,7 @@ def _capacity(place: Place, workload: Workload, lines: list[Objective], path: st
             possible(where, metric, workload)
             if metric in names.gaps():
                 raise where.wrong("has many values a request, so one request can't be held to it: write jitter or tpot")
-            if not where.read(units.duration_s) > 0:
-                raise where.wrong(f"is {where.value}: nothing takes no time: write more than 0")
-        objectives = {metric: where.read(units.duration_s) for metric, where in inner.items()}
+        objectives = {metric: _limit(where) for metric, where in inner.items()}
     else:  # the tightest limit of each promised metric stands for each request
         objectives = {}
         for line in lines:
@@ -303,13 +336,27 @@ def _capacity(place: Place, workload: Workload, lines: list[Objective], path: st
     return Capacity(
         path=path,
         objectives=objectives,
-        attainment=entries["attainment"].read(units.share) if "attainment" in entries else None,
+        attainment=_attainment(entries["attainment"]) if "attainment" in entries else None,
         goodput_per_s=rates.get("goodput"),
-        error_budget=entries["error_budget"].read(units.share) if "error_budget" in entries else None,
+        error_budget=_error_budget(entries["error_budget"]) if "error_budget" in entries else None,
         requests_per_s=rates.get("requests_per_s"),
         output_tokens_per_s=rates.get("output_tokens_per_s"),
         workload_class=workload.name,
     )
+
+
+def _attainment(place: Place) -> float:
+    found = place.read(units.share)
+    if not found:
+        raise place.wrong("is 0: that promises nothing: write a share like 95 %")
+    return found
+
+
+def _error_budget(place: Place) -> float:
+    found = place.read(units.share)
+    if found == 1:
+        raise place.wrong("is 100 %: that allows every request to fail: write a share like 1 %")
+    return found
 
 
 def _cost(place: Place) -> Cost:
@@ -337,7 +384,7 @@ def _observability(place: Place | None) -> dict[str, Any]:
 
 
 def _service(place: Place | None) -> dict[str, Any]:
-    return {} if place is None else {name: inner.value for name, inner in place.section(SERVICE).items()}
+    return {} if place is None else {name: inner.scalar() for name, inner in place.section(SERVICE).items()}
 
 
 def _confidence(place: Place | None) -> float:

@@ -7,6 +7,7 @@ live here: which sections a contract has (model.py).
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
@@ -16,6 +17,9 @@ from phasemeter import units
 from phasemeter.errors import FileError, UserError
 
 T = TypeVar("T")
+LARGEST = 1_000_000  # characters of a contract: one is a page long; a file of megabytes is another one
+SHOWN = 80  # characters of a wrong value that an error repeats
+MOST = 10**9  # tokens or requests: beyond it a count is a slip of the keys
 
 
 class Place:
@@ -26,7 +30,8 @@ class Place:
 
     def wrong(self, what: str) -> FileError:
         """The error that says `what` is wrong here."""
-        return FileError(f"{self.file}: `{self.path}` {what}" if self.path else f"{self.file}: {what}")
+        what = _plain(what)
+        return FileError(f"{self.file}: `{_short(_plain(self.path))}` {what}" if self.path else f"{self.file}: {what}")
 
     def section(self, known: Collection[str] | None = None) -> dict[str, Place]:
         """The entries of a mapping. Raises FileError where it is none, or for a key that is not `known`."""
@@ -45,7 +50,9 @@ class Place:
         try:
             return reader(self.value)
         except UserError as mistake:
-            raise self.wrong(f"{mistake}") from mistake
+            said = str(mistake)
+            whole = repr(self.value)
+            raise self.wrong(said.replace(whole, _short(whole)) if len(whole) > SHOWN else said) from mistake
 
     def text(self, known: Collection[str] | None = None) -> str:
         if not isinstance(self.value, str):
@@ -72,12 +79,36 @@ class Place:
             raise self.wrong(f"is {self.value}: write {at_least:g} or more")
         if above is not None and self.value <= above:
             raise self.wrong(f"is {self.value}: write more than {above:g}")
+        if self.value == math.inf:
+            raise self.wrong("is infinite: write a finite number")
         return float(self.value)
+
+    def count(self) -> int:
+        """A whole number of tokens or requests."""
+        found = self.read(units.count)
+        if found > MOST:
+            raise self.wrong(f"is {_short(repr(self.value))}: more than {MOST:g} is no count of tokens or requests")
+        return found
+
+    def scalar(self) -> str | int | float | bool:
+        """Text, a number or a switch: what a manifest's field holds."""
+        if not isinstance(self.value, str | int | float | bool):
+            raise self.wrong(f"should be text, a number, true or false, and is {_what(self.value)}")
+        return self.value
 
 
 def _what(value: Any) -> str:
     kinds = ((type(None), "nothing"), (dict, "keys and values"), (list, "a list"))
-    return next((word for kind, word in kinds if isinstance(value, kind)), repr(value))
+    return next((word for kind, word in kinds if isinstance(value, kind)), _short(repr(value)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _plain(text: str) -> str:
+    """The text on one line that a terminal only shows: what a file holds may break lines or colour them."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _like(known: Collection[str] | None) -> str:
@@ -115,14 +146,22 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 def load(text: str, file: str) -> Place:
     """The root of a YAML text. Raises FileError with the line for what is no YAML."""
+    if len(text) > LARGEST:
+        raise FileError(f"{file}: {len(text)} characters: a contract is a page long: is this another file?")
     try:
         value = yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
     except yaml.MarkedYAMLError as mistake:
         mark = mistake.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise FileError(f"{file}: {where}no readable YAML: {mistake.problem}") from mistake
+        raise FileError(f"{file}: {where}no readable YAML: {_short(_plain(str(mistake.problem)))}") from mistake
     except yaml.YAMLError as mistake:
         raise FileError(f"{file}: no readable YAML: {' '.join(str(mistake).split())}") from mistake
+    except RecursionError as mistake:
+        raise FileError(
+            f"{file}: no readable YAML: brackets in brackets, hundreds deep: a contract has five"
+        ) from mistake
+    except ValueError as mistake:  # a number of thousands of digits, a day that no month has
+        raise FileError(f"{file}: no readable YAML: {_short(_plain(str(mistake)))}") from mistake
     return Place(file, "", value)
 
 
@@ -148,19 +187,18 @@ ARRIVALS: dict[str, tuple[str, ...]] = {
 def length(place: Place) -> Any:
     """A length distribution in tokens, as written, once it has been found sound."""
     if isinstance(place.value, int | str) and not isinstance(place.value, bool):
-        place.read(units.count)
-        return {"fixed": place.read(units.count)}
+        return {"fixed": place.count()}
     kind, inner = _one_kind(place, LENGTHS)
     if kind == "fixed":
-        return {"fixed": inner.read(units.count)}
+        return {"fixed": inner.count()}
     if kind == "trace":
         return {"trace": inner.text()}
     if kind == "empirical":
         if not isinstance(inner.value, list) or not inner.value:
             raise inner.wrong("should be a list of lengths like [64, 128, 512]")
-        return {kind: [Place(inner.file, f"{inner.path}[{i}]", v).read(units.count) for i, v in enumerate(inner.value)]}
+        return {kind: [Place(inner.file, f"{inner.path}[{i}]", v).count() for i, v in enumerate(inner.value)]}
     parameters = dict(_parameters(inner, LENGTHS[kind]))
-    values = {name: p.read(units.count) if name != "sd" else p.number(at_least=0) for name, p in parameters.items()}
+    values = {name: p.count() if name != "sd" else p.number(at_least=0) for name, p in parameters.items()}
     for low, high in (("min", "max"), ("median", "p95")):
         if low in values and values[low] > values[high]:
             raise inner.wrong(f"has {low} {values[low]} above {high} {values[high]}: swap them")
@@ -175,7 +213,7 @@ def arrivals(place: Place) -> Any:
     if kind in ("poisson", "constant"):
         return {kind: inner.read(units.rate_per_s)}
     if kind == "concurrency":
-        return {kind: inner.read(units.count)}
+        return {kind: inner.count()}
     if kind == "trace":
         return {kind: inner.text()}
     parameters = dict(_parameters(inner, ARRIVALS[kind]))

@@ -11,6 +11,7 @@ from typing import Any
 from phasemeter.contract import names
 from phasemeter.contract.model import (
     KINDS,
+    OF_THE_WHOLE,
     PERCENTILES,
     PHASES,
     SERVER_BOUNDARIES,
@@ -190,7 +191,8 @@ def schema() -> dict[str, Any]:
         "output_tokens": _choice(LENGTHS), "arrivals": _choice(ARRIVALS), "kind": {"enum": list(KINDS)},
         "objective": {"type": "string", "examples": ["ttft.p99"]},
     }  # fmt: skip
-    one_class = _closed({**workload, **promises, "share": share}) | {"required": ["share"]}
+    of_a_class = {name: form for name, form in workload.items() if name not in OF_THE_WHOLE}
+    one_class = _closed({**of_a_class, **promises, "share": share}) | {"required": ["share"]}
     money = {"type": "number", "exclusiveMinimum": 0}
     observability = {
         "client": {"type": "array", "items": {"enum": list(BOUNDARIES)}},
