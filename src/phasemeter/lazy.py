@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from phasemeter.errors import UserError
 
@@ -38,10 +37,10 @@ def load_optional(name: str) -> ModuleType | None:
         return None
 
 
-def exported(name: str, names: tuple[str, ...]) -> Callable[[str], Any]:
+def exported(name: str, names: tuple[str, ...]) -> Callable[[str], object]:
     """A package's `__getattr__` (PEP 562): `names` come from the module `name`, which is imported when one is asked for."""
 
-    def found(asked: str) -> Any:
+    def found(asked: str) -> object:
         if asked in names:
             return getattr(importlib.import_module(name), asked)
         raise AttributeError(f"module 'phasemeter' has no attribute {asked!r}")

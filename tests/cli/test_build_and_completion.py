@@ -10,7 +10,8 @@ import pytest
 
 from phasemeter import __version__
 from phasemeter.cli.build import build
-from phasemeter.cli.main import VERBS, run
+from phasemeter.cli.main import run
+from phasemeter.cli.verbs import VERBS
 
 
 def test_outside_a_checkout_the_version_stands_alone(tmp_path: Path) -> None:

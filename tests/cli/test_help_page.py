@@ -8,14 +8,10 @@ from typing import Annotated, Any
 import pytest
 from cyclopts import Group, Parameter
 
-from phasemeter import lazy
+from phasemeter.cli.app import build_app, verb_of
 from phasemeter.cli.help_page import PLACES, options_of, page
-from phasemeter.cli.main import VERBS, build_app, run
-
-
-def function_of(verb: str) -> Any:
-    module, _, name = VERBS[verb][0].partition(":")
-    return getattr(lazy.load(module), name)
+from phasemeter.cli.main import run
+from phasemeter.cli.verbs import VERBS
 
 
 def parsed_of(verb: str) -> dict[str, Any]:
@@ -28,7 +24,7 @@ def parsed_of(verb: str) -> dict[str, Any]:
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_page_tells_every_option_that_is_parsed_and_no_other(verb: str) -> None:
     parsed = parsed_of(verb)
-    ours = {option.names[0].lstrip("-").replace("-", "_").lower(): option for option in options_of(function_of(verb))}
+    ours = {option.names[0].lstrip("-").replace("-", "_").lower(): option for option in options_of(verb_of(verb))}
     assert {name.lower() for name in parsed} == set(ours)
     for name, argument in parsed.items():
         option = ours[name.lower()]
@@ -87,5 +83,5 @@ def test_help_is_shown_wherever_it_is_asked_for(line: list[str], capsys: pytest.
 @pytest.mark.parametrize("width", [60, 97, 120])
 def test_nothing_is_wider_than_the_terminal_but_the_examples(width: int) -> None:
     for verb in VERBS:
-        before, _, _ = page(verb, function_of(verb), width).partition("\nExamples:\n")
+        before, _, _ = page(verb, verb_of(verb), width).partition("\nExamples:\n")
         assert max(map(len, before.splitlines()[1:])) <= width

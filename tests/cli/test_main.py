@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from phasemeter import __version__
-from phasemeter.cli.main import VERBS, run
+from phasemeter.cli.main import run
+from phasemeter.cli.verbs import VERBS
 
 HEAVY = {"numpy", "polars", "plotly", "httptools", "xllamacpp", "google.protobuf"}
 
@@ -48,3 +49,27 @@ def test_an_unknown_option_is_one_line_and_exit_2(verb: str, capsys: pytest.Capt
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert __version__ in capsys.readouterr().out
+
+
+def test_ctrl_c_while_the_command_line_is_loading_is_one_line_and_130() -> None:
+    script = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cyclopts":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from phasemeter.cli.main import main
+sys.argv = ["phasemeter", "--version"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "phasemeter: interrupted\n")
+
+
+def test_the_door_is_open_before_anything_slow_is_loaded() -> None:
+    script = "import sys\nimport phasemeter.cli.main\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert {"cyclopts", "inspect", "msgspec", "pathlib", "subprocess"}.isdisjoint(done.stdout.split())

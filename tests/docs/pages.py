@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from phasemeter.cli.main import VERBS
+from phasemeter.cli.verbs import VERBS
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from phasemeter.cli.main import VERBS, run
+from phasemeter.cli.main import run
+from phasemeter.cli.verbs import VERBS
 from phasemeter.runs import demo as demo_module
 from tests.docs.pages import PAGES, REPOSITORY, Command, File, Script, Step, differs, hidden, name_of, steps
 

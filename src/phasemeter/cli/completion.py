@@ -32,7 +32,7 @@ def install_completion(
         phasemeter --install-completion --shell zsh
         phasemeter --install-completion --shell bash --show > /etc/bash_completion.d/phasemeter
     """
-    app = lazy.load("phasemeter.cli.main").build_app()
+    app = lazy.load("phasemeter.cli.app").build_app()
     known = shell or detected()
     if show:
         print(app.generate_completion(shell=known))

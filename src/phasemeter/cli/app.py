@@ -1,0 +1,56 @@
+"""The command line behind the door: words become a verb's call.
+
+Lives here: the verbs as cyclopts takes them, a verb's help, a mistake in one line. Must not live here: exit codes (main.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cyclopts
+
+from phasemeter import lazy
+from phasemeter.cli.help_page import page
+from phasemeter.cli.verbs import COMPLETION, VERBS
+from phasemeter.errors import UserError
+
+
+def build_app(wanted: str | None = None) -> cyclopts.App:
+    """The command line with every verb; only the `wanted` one is loaded, so that its own words are its help."""
+    app = cyclopts.App(
+        name="phasemeter",
+        help="Measure, explain and plan the latency of LLM inference, by phase.",
+        version=lambda: lazy.load("phasemeter.cli.build").build(),
+        help_format="plaintext",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,  # `run` says it, and nothing is swallowed on the way
+    )
+    for name, (target, text) in VERBS.items():
+        if name == wanted:
+            app.command(verb_of(name), name=name)
+        elif wanted not in VERBS:
+            app.command(target, name=name, help=text)
+    app.command(COMPLETION, name="--install-completion", help="Install completion for bash, zsh or fish.")
+    return app
+
+
+def answer(words: list[str]) -> Any:
+    """What the verb returns.
+
+    Raises UserError for words that make no command, and whatever the verb raises.
+    """
+    if words[:1] and words[0] in VERBS and not {"--help", "-h"}.isdisjoint(words[1:]):
+        print(page(words[0], verb_of(words[0])), end="")
+        return 0
+    try:
+        return build_app(words[0] if words else None)(words, exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as mistake:
+        raise UserError(" ".join(str(mistake).split())) from mistake
+
+
+def verb_of(name: str) -> Callable[..., object]:
+    """The function behind a verb, loaded now."""
+    module, _, function = VERBS[name][0].partition(":")
+    found: Callable[..., object] = getattr(lazy.load(module), function)
+    return found
