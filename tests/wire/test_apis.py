@@ -170,6 +170,61 @@ def test_a_whole_response_object_is_read() -> None:
     assert (found.outcome, found.content, found.reasoning, found.tool) == ("ok", "hi", "hm", "f{}")
 
 
+COMPLETED = response("completed", response={"status": "completed", "output": []})
+MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "one"}]}
+CALL = {"type": "function_call", "name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        response("output_text.done", output_index=0, text="one"),
+        response("content_part.done", output_index=0, part={"type": "output_text", "text": "one"}),
+        response("output_item.done", output_index=0, item=MESSAGE),
+    ],
+    ids=lambda whole: str(whole["type"]),
+)
+def test_text_that_only_its_done_event_brings_is_output_then(whole: dict[str, Any]) -> None:
+    found = read(events(response("created", response={}), whole, COMPLETED), asked=RESPONSES)
+    assert (found.content, found.first_token_ns, found.outcome) == ("one", 20 * MS, "ok")
+
+
+def test_what_deltas_brought_is_not_said_again_by_its_done_events_whatever_their_numbers() -> None:
+    for number in ({"output_index": 0}, {}):
+        stream = events(
+            response("output_text.delta", delta="o", **number),
+            response("output_text.delta", delta="ne", **number),
+            response("output_text.done", text="one", output_index=0),
+            response("content_part.done", part={"type": "output_text", "text": "one"}, output_index=0),
+            response("output_item.done", item=MESSAGE, output_index=1),
+            response("output_text.done", text="two", output_index=2),
+            COMPLETED,
+        )
+        found = read(stream, asked=RESPONSES)
+        assert (found.content, found.last_token_ns) == ("onetwo", 60 * MS)
+
+
+def test_calls_that_come_whole_are_each_output_once_though_they_are_alike() -> None:
+    stream = events(
+        response("output_item.added", output_index=0, item=CALL | {"arguments": ""}),
+        response("function_call_arguments.done", output_index=0, arguments="{}"),
+        response("output_item.done", output_index=0, item=CALL),
+        response("output_item.done", output_index=1, item=CALL),
+        COMPLETED,
+    )
+    found = read(stream, asked=RESPONSES)
+    assert (found.tool, found.choices[0].reads) == ("f{}f{}", [0, 1, 3])
+
+
+def test_summaries_that_come_whole_are_each_reasoning() -> None:
+    stream = events(
+        *(response("reasoning_summary_text.done", summary_index=n, text=text) for n, text in enumerate(("a", "b"))),
+        response("output_item.done", item={"type": "reasoning", "summary": [{"text": "a"}, {"text": "b"}]}),
+        COMPLETED,
+    )
+    assert read(stream, asked=RESPONSES).reasoning == "ab"
+
+
 # --- Anthropic -----------------------------------------------------------------------------------------------------------
 
 MESSAGES = Asked(api="anthropic.messages")
@@ -214,6 +269,19 @@ def test_prompt_tokens_of_messages_hold_what_the_cache_read() -> None:
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 30}}}
     found = read(events(start, delta("text_delta", text="a"), *STOP), asked=MESSAGES)
     assert (found.prompt_tokens, found.cached_tokens) == (33, 30)
+
+
+def test_a_count_that_leaves_the_cache_out_later_keeps_what_the_opening_said_of_it() -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 30}}}
+    for more in ({}, {"cache_read_input_tokens": 30}, {"cache_read_input_tokens": None}):
+        last = STOP[0] | {"usage": {"input_tokens": 3, "output_tokens": 8, **more}}
+        found = read(events(start, delta("text_delta", text="a"), last, STOP[1]), asked=MESSAGES)
+        assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (33, 30, 8)
+
+
+def test_the_token_that_an_opening_counts_is_none_that_came() -> None:
+    found = read(events(START, delta("text_delta", text="a")), asked=MESSAGES)
+    assert (found.completion_tokens, found.first_usage_ns, found.prompt_tokens) == (None, None, 33)
 
 
 def test_an_error_event_and_a_missing_stop_of_messages() -> None:

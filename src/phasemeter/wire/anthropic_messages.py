@@ -46,7 +46,7 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         _block(reading, obj["content_block"], read, number)
     elif kind == "message_start" and isinstance(obj.get("message"), dict):
         reading.identify(obj["message"])
-        _count(reading, obj["message"].get("usage"), read)
+        _count(reading, obj["message"].get("usage"), read, started=True)
     elif kind == "message_delta":
         delta = obj.get("delta")
         if isinstance(delta, dict) and delta.get("stop_reason"):
@@ -70,13 +70,22 @@ def _block(reading: Reading, block: dict[str, Any], read: int, number: int) -> N
             _output(reading, channel, text, read, number)
 
 
-def _count(reading: Reading, raw: Any, read: int) -> None:
+def _count(reading: Reading, raw: Any, read: int, started: bool = False) -> None:
+    """`input_tokens` leaves out what the cache read or wrote; elsewhere prompt tokens hold all. A field left out stays as told.
+
+    `started`: the opening's `output_tokens` (1) are none that came.
+    """
     usage = usage_of(raw)
     if usage is None:
         return
-    cached = [whole(raw.get(field)) or 0 for field in CACHE_FIELDS]
-    if any(cached):  # `input_tokens` leaves out what the cache read or wrote; elsewhere prompt tokens hold all
-        usage = Usage((usage.prompt_tokens or 0) + sum(cached), usage.completion_tokens, None, cached[0])
+    if started:
+        usage.completion_tokens = None
+    known: dict[str, int] = reading.memory.setdefault("cache", {})
+    known.update({field: count for field in CACHE_FIELDS if (count := whole(raw.get(field))) is not None})
+    if usage.prompt_tokens is not None and any(known.values()):
+        usage = Usage(
+            usage.prompt_tokens + sum(known.values()), usage.completion_tokens, None, known.get(CACHE_FIELDS[0], 0)
+        )
     reading.count(usage, read, None)
 
 

@@ -1,6 +1,7 @@
 """OpenAI Responses: typed events, or one response object.
 
 Lives here: which events carry output and which end the stream. Must not live here: framing, times, outcome.
+A `.done` event repeats what deltas brought; servers that send no deltas for a part bring it there, or in `output_item.done`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,18 @@ DELTAS = {
     "response.code_interpreter_call_code.delta": TOOL,
     "response.audio.transcript.delta": CONTENT,
 }
+# events that hold a part whole: where its text stands, its channel
+WHOLES = {
+    "response.output_text.done": ("text", CONTENT),
+    "response.refusal.done": ("refusal", REFUSAL),
+    "response.reasoning_text.done": ("text", REASONING),
+    "response.reasoning_summary_text.done": ("text", REASONING),
+    "response.function_call_arguments.done": ("arguments", TOOL),
+    "response.custom_tool_call_input.done": ("input", TOOL),
+    "response.mcp_call_arguments.done": ("arguments", TOOL),
+    "response.code_interpreter_call_code.done": ("code", TOOL),
+    "response.audio.transcript.done": ("transcript", CONTENT),
+}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"}
 
 
@@ -46,10 +59,15 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     channel = DELTAS.get(str(kind))
     if channel is not None:
         _delta(reading, obj, channel, read)
-    elif kind == "response.output_item.added":
-        item = obj.get("item")
-        if isinstance(item, dict) and isinstance(item.get("name"), str) and item["name"]:
-            reading.output(reading.choice(0), TOOL, item["name"], read, tool=_number(obj))
+    elif kind in WHOLES:
+        field, channel = WHOLES[str(kind)]
+        _whole(reading, obj.get(field), channel, _place(obj), read)
+    elif kind == "response.content_part.done" and isinstance(obj.get("part"), dict):
+        _part(reading, obj["part"], _place(obj), read)
+    elif kind == "response.output_item.added" and isinstance(obj.get("item"), dict):
+        _name(reading, obj["item"].get("name"), _number(obj), read)
+    elif kind == "response.output_item.done" and isinstance(obj.get("item"), dict):
+        _item(reading, obj["item"], _number(obj), read)
     elif isinstance(obj.get("response"), dict):
         reading.keep_timings(obj)
         _response(reading, obj["response"], str(kind), read)
@@ -69,12 +87,56 @@ def _delta(reading: Reading, obj: dict[str, Any], channel: str, read: int) -> No
     if channel == REASONING:
         reading.reasoning_field = reading.reasoning_field or str(obj.get("type"))
     choice = reading.choice(0)
+    number, inner = _place(obj)
+    _said(reading).setdefault((number, channel), set()).add(inner)
+    if "output_index" not in obj:
+        reading.memory["unnumbered"] = True
     if channel != TOOL and isinstance(obj["delta"], str):
         reading.plain = (("delta",), 0, channel)
     reading.output(choice, channel, text, read, tool=_number(obj))
     if isinstance(obj.get("logprobs"), list) and obj["logprobs"]:
         reading.tokens(choice, len(obj["logprobs"]))
         reading.told = Told(len(obj["logprobs"]))
+
+
+def _place(obj: dict[str, Any]) -> tuple[int, int]:
+    """The number of the item that an event is about, and of the part within it."""
+    inner = obj.get("content_index", obj.get("summary_index"))
+    return _number(obj), inner if isinstance(inner, int) else 0
+
+
+def _said(reading: Reading) -> dict[tuple[int, str], set[int]]:
+    """Which parts brought output so far, by the number of their item and their channel."""
+    said: dict[tuple[int, str], set[int]] = reading.memory.setdefault("said", {})
+    return said
+
+
+def _whole(reading: Reading, text: Any, channel: str, place: tuple[int, int | None], read: int) -> None:
+    """A part given whole (part None: all of the item's): output where nothing brought it before.
+
+    Servers mix up the items' numbers: text that came under any number is not taken again. Calls of tools may be alike.
+    """
+    number, inner = place
+    if not isinstance(text, str) or not text:
+        return
+    known = _said(reading).setdefault((number, channel), set())
+    choice = reading.choice(0)
+    if inner in known or (inner is None and known):
+        return
+    if (channel != TOOL or "unnumbered" in reading.memory) and text in choice.text_of(channel):
+        return
+    known.add(inner or 0)
+    if channel == REASONING:
+        reading.reasoning_field = reading.reasoning_field or "reasoning"
+    reading.output(choice, channel, text, read, tool=number)
+
+
+def _name(reading: Reading, name: Any, number: int, read: int) -> None:
+    """A tool's name, once an item."""
+    named: set[int] = reading.memory.setdefault("named", set())
+    if isinstance(name, str) and name and number not in named:
+        named.add(number)
+        reading.output(reading.choice(0), TOOL, name, read, tool=number)
 
 
 def _response(reading: Reading, response: dict[str, Any], kind: str, read: int) -> None:
@@ -97,25 +159,29 @@ def _response(reading: Reading, response: dict[str, Any], kind: str, read: int) 
 
 
 def _items(reading: Reading, response: dict[str, Any], read: int) -> None:
-    """The output of a response object, where no delta brought it before."""
-    choice = reading.choice(0)
+    """The output of a response object, where nothing brought it before."""
     items = response.get("output")
     for number, item in enumerate(items if isinstance(items, list) else []):
-        if not isinstance(item, dict):
-            continue
-        for field in ("name", "arguments", "input"):
-            if isinstance(item.get(field), str) and item[field]:
-                reading.output(choice, TOOL, item[field], read, tool=number)
-        reasoning = item.get("type") == "reasoning"
-        parts = [*(item.get("content") or []), *((item.get("summary") or []) if reasoning else [])]
-        for part in parts:
-            if not isinstance(part, dict):
-                continue
-            text = part.get("text")
-            if isinstance(text, str) and text:
-                reading.output(choice, REASONING if reasoning else CONTENT, text, read)
-            if isinstance(part.get("refusal"), str) and part["refusal"]:
-                reading.output(choice, REFUSAL, part["refusal"], read)
+        if isinstance(item, dict):
+            _item(reading, item, number, read)
+
+
+def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> None:
+    _name(reading, item.get("name"), number, read)
+    for field in ("arguments", "input"):
+        _whole(reading, item.get(field), TOOL, (number, None), read)
+    listed = [item.get(field) for field in ("summary", "content")]
+    parts = [part for found in listed if isinstance(found, list) for part in found if isinstance(part, dict)]
+    reasoning = item.get("type") == "reasoning"
+    for channel, field in ((REASONING if reasoning else CONTENT, "text"), (REFUSAL, "refusal")):
+        texts = [part[field] for part in parts if isinstance(part.get(field), str)]
+        _whole(reading, "".join(texts), channel, (number, None), read)
+
+
+def _part(reading: Reading, part: dict[str, Any], place: tuple[int, int], read: int) -> None:
+    reasoning = part.get("type") in {"reasoning_text", "summary_text"}
+    _whole(reading, part.get("text"), REASONING if reasoning else CONTENT, place, read)
+    _whole(reading, part.get("refusal"), REFUSAL, place, read)
 
 
 def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
