@@ -57,6 +57,21 @@ def test_tokens_of_chunks_without_text_are_counted_and_belong_to_the_next_chunk(
     assert (counts.output_tokens, counts.per_event) == (3, ((1, 2),))
 
 
+def test_logprobs_beside_some_of_the_text_only_count_nothing() -> None:
+    first, second = logprobs(1, 1)
+    end = (40.0, event(chunk(finish="stop")) + DONE)
+    counts = count_tokens(read([first, (15, event(chunk("z"))), second, end]), None)
+    assert (counts.output_tokens, counts.source, counts.per_event) == (None, None, (None,))
+    held = event({"choices": [{"index": 0, "delta": {"content": ""}, "logprobs": {"content": [{}]}}]})
+    assert count_tokens(read([first, (15, held), (20, event(chunk("z"))), end])).output_tokens == 2  # text held back
+
+
+def test_a_usage_ahead_of_the_answer_times_no_token() -> None:
+    ahead = event({"id": "r", "choices": [], "usage": usage(4)})
+    found = read([(5, ahead), (10, event(chunk("a"))), (20, event(chunk("b"))), (30, finished(252))])
+    assert (found.first_usage_ns, count_tokens(found).output_tokens) == (None, 252)
+
+
 def test_token_ids_count_like_logprobs() -> None:
     body = {"choices": [{"index": 0, "text": "ab", "token_ids": [5, 6, 7], "finish_reason": "length"}]}
     counts = count_tokens(read([(1, event(body) + DONE)], asked=Asked(api="openai.completions")))

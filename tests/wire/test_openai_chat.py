@@ -139,6 +139,24 @@ def test_the_transcript_of_spoken_output_is_output() -> None:
     )
 
 
+def test_sound_without_words_and_pictures_are_output() -> None:
+    for delta in ({"audio": {"id": "s", "data": "UklG"}}, {"content": "", "images": [{"type": "image_url"}]}):
+        found = read([(10, event(chunk(delta=delta))), (20, event(chunk("b"))), (30, finished(9))])
+        assert (ms(found.first_token_ns), found.content, found.silent_chunks) == (10, "b", 0)
+
+
+def test_a_finish_reason_written_as_the_text_null_is_none() -> None:
+    cut = [(10, event(chunk("a", finish="null"))), (20, event(chunk("b", finish="null")))]
+    assert read(cut).failure == "truncated_stream"
+    assert read([*cut, (30, finished(2))]).finish_reason == "stop"
+
+
+def test_an_error_in_groqs_own_field_fails() -> None:
+    last = chunk(finish="stop", x_groq={"id": "r", "error": "over capacity"})
+    found = read([(10, event(chunk("a"))), (20, event(last) + DONE)])
+    assert (found.failure, found.failure_text) == ("server_error_in_stream", "over capacity")
+
+
 def test_the_end_mark_ends_the_stream_however_long_the_connection_lives() -> None:
     found = read([(1, event(chunk("a"))), (2, finished(1))], close="timeout_idle", at=9000)
     assert (found.outcome, ms(found.stream_end_ns)) == ("ok", 2)

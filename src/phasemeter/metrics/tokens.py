@@ -53,7 +53,7 @@ def count_tokens(exchange: Exchange, tokenizer: Tokenizer | None = None) -> Toke
     warnings: set[str] = set()
     choices = exchange.choices
     server = _server_count(exchange, warnings)
-    told = [choice.logprob_tokens for choice in choices if choice.logprob_tokens is not None]
+    told = [_told(choice) for choice in choices if choice.reads or choice.logprob_tokens]
     by_choice = _local(choices, tokenizer)
     local = sum(by_choice) if by_choice is not None else None
     steps = _running_counts(choices[0]) if len(choices) == 1 else None
@@ -89,11 +89,18 @@ def count_tokens(exchange: Exchange, tokenizer: Tokenizer | None = None) -> Toke
     )
 
 
-def _chosen(server: int | None, told: list[int], local: int | None) -> tuple[int | None, str | None]:
+def _told(choice: Choice) -> int | None:
+    """The tokens that a choice's logprobs (or ids) list, None where some of its text came without: then they are not all."""
+    unlisted = len(choice.reads) - len(choice.token_counts)
+    return None if unlisted > choice.silent_tokens else choice.logprob_tokens
+
+
+def _chosen(server: int | None, told: Sequence[int | None], local: int | None) -> tuple[int | None, str | None]:
     if server is not None:
         return server, USAGE
-    if told:
-        return sum(told), LOGPROBS
+    known = [count for count in told if count is not None]
+    if known and len(known) == len(told):
+        return sum(known), LOGPROBS
     return (local, LOCAL) if local is not None else (None, None)
 
 
@@ -212,8 +219,8 @@ def _per_choice(choices: Sequence[Choice], output: int | None, local: list[int] 
         return (output,)
     if local is not None:
         return tuple(local)
-    if choices and all(choice.logprob_tokens is not None for choice in choices):
-        return tuple(choice.logprob_tokens for choice in choices)
+    if choices and all(_told(choice) is not None for choice in choices):
+        return tuple(_told(choice) for choice in choices)
     if choices and all(choice.usage_now is not None for choice in choices):
         return tuple(choice.usage_now for choice in choices)
     events = [len(choice.reads) for choice in choices]

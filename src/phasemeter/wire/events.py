@@ -141,7 +141,7 @@ class Reading:
         self.usage: Usage | None = None
         self.usage_read: int | None = None
         self.usage_alone = False  # the last usage stood in a chunk that belongs to no choice
-        self.first_usage_read: int | None = None  # the first read whose usage counts a generated token
+        self.first_usage_read: int | None = None  # the first read of a choice's own chunk whose usage counts a token
         self.usage_told = 0  # how many times a usage with tokens was told
         self.usage_steps: list[int] = []
         self.error: tuple[str, str] | None = None
@@ -220,9 +220,9 @@ class Reading:
         self.usage_read = read
         self.usage_alone = choice is None
         self.usage_told += 1
-        if self.first_usage_read is None:
-            self.first_usage_read = read
         if choice is not None:
+            if self.first_usage_read is None:
+                self.first_usage_read = read
             self.usage_steps.append(usage.completion_tokens)
             choice.usage_now = usage.completion_tokens
             if choice.last_event == self.data_events and choice.reads:
@@ -303,6 +303,11 @@ def usage_of(value: Any) -> Usage | None:
     )
 
 
+def finish_of(value: Any) -> str | None:
+    """A finish reason; None where there is none, also where a server writes that as text (DashScope's "null")."""
+    return str(value) if value and value not in ("null", "None") else None
+
+
 def error_text(error: Any) -> str:
     """The server's own words in an error value of any JSON type."""
     if isinstance(error, dict):
@@ -318,6 +323,9 @@ def reported_error(obj: dict[str, Any], name: bytes = b"") -> str | None:
     """The words of an error under HTTP 200, None where there is none: any truthy `error` of any type, an error event."""
     if obj.get("error"):
         return error_text(obj["error"])
+    extra = obj.get("x_groq")
+    if isinstance(extra, dict) and extra.get("error"):
+        return error_text(extra["error"])
     if name == b"error" or obj.get("type") == "error" or obj.get("object") == "error":
         return error_text(obj)
     return None

@@ -19,6 +19,7 @@ from phasemeter.wire.events import (
     Reading,
     Told,
     error_text,
+    finish_of,
     reported_error,
     usage_of,
 )
@@ -49,7 +50,7 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
         reading.count(usage_of(usage), read, owner)
     if reading.plain is not None:
-        if len(listed) != 1 or listed[0].get("finish_reason"):
+        if len(listed) != 1 or finish_of(listed[0].get("finish_reason")):
             reading.plain = None
         else:
             reading.told = Told(tokens_told(listed[0]), usage is not None)
@@ -73,8 +74,7 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     told = tokens_told(raw)
     if told:
         reading.tokens(choice, told)
-    if raw.get("finish_reason"):
-        choice.finish_reason = str(raw["finish_reason"])
+    choice.finish_reason = finish_of(raw.get("finish_reason")) or choice.finish_reason
 
 
 def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, read: int) -> None:
@@ -95,9 +95,7 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.output(choice, CONTENT, content, read)
     elif isinstance(content, list):
         _parts(reading, choice, content, read)
-    audio = delta.get("audio")
-    if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and audio["transcript"]:
-        reading.output(choice, CONTENT, audio["transcript"], read)
+    _media(reading, choice, delta, read)
     refusal = delta.get("refusal")
     if isinstance(refusal, str) and refusal:
         reading.output(choice, REFUSAL, refusal, read)
@@ -107,6 +105,16 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.silent(read)
         else:
             reading.bare_reads.append(read)
+
+
+def _media(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -> None:
+    """Sound and pictures are output, with the words that are spoken for their text."""
+    audio = delta.get("audio")
+    if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and audio["transcript"]:
+        reading.output(choice, CONTENT, audio["transcript"], read)
+    elif (isinstance(audio, dict) and audio.get("data")) or delta.get("images"):
+        reading.output(choice, CONTENT, "", read)
+        reading.plain = None
 
 
 def _details(reading: Reading, choice: Choice, details: Any, read: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, Choice, Reading, Told, reported_error, usage_of
+from phasemeter.wire.events import CONTENT, Choice, Reading, Told, finish_of, reported_error, usage_of
 from phasemeter.wire.openai_chat import tokens_told
 
 
@@ -38,7 +38,7 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     choice = reading.choice(raw.get("index"))
     text = raw.get("text")
     told = tokens_told(raw)
-    finish = raw.get("finish_reason")
+    finish = finish_of(raw.get("finish_reason"))
     if isinstance(text, str) and text:
         text = _without_echo(reading, choice, text)
         if text:
@@ -51,8 +51,7 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
         reading.silent(read)
     if told:
         reading.tokens(choice, told)
-    if finish:
-        choice.finish_reason = str(finish)
+    choice.finish_reason = finish or choice.finish_reason
 
 
 def _without_echo(reading: Reading, choice: Choice, text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phasemeter.wire.events import CONTENT, Choice, Reading, error_text, reported_error, usage_of, whole
+from phasemeter.wire.events import CONTENT, Choice, Reading, error_text, finish_of, reported_error, usage_of, whole
 
 
 def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
@@ -38,8 +38,8 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         choice.finish_reason = str(finish.get("type") or "stop")
         if choice.finish_reason == "abort":
             reading.fail("finish_reason_error", error_text(finish))
-    elif finish:
-        choice.finish_reason = str(finish)
+    else:
+        choice.finish_reason = finish_of(finish) or choice.finish_reason
 
 
 def _new_text(reading: Reading, choice: Choice, text: str) -> str:
