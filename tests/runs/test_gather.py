@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phasemeter.io.scrape import scrape
-from phasemeter.runs import gather
+from phasemeter.runs import gather, spans
 from phasemeter.runs.gather import Page, gathering, idle
 from tests.io.test_scrape import server
 
@@ -57,7 +57,7 @@ def test_a_warm_up_that_is_counted_late_is_waited_for_and_then_said(
 
 
 def test_spans_that_never_come_are_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "SPAN_PATIENCE_S", 0.2)
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 0.2)
     with gathering(tmp_path, None, ":0") as found:
         found.end(5)
     assert [text.split(":")[0] for text in found.warnings] == ["no_spans"]

@@ -102,9 +102,9 @@ def run_load(
     descriptor_limit.require(-(-(options.expected_open or options.concurrency or 0) // options.processes))
     spool = Spool(directory, load.requests)
     try:
-        spool.begin(time.monotonic() + FIRST_SPOOL_S)
         crew = Crew(directory.capture, load.target, options)
         try:
+            spool.begin(time.monotonic() + FIRST_SPOOL_S)  # while they come to life
             crew.await_ready()
             start_ns = crew.start(options.start_delay_s)
             interrupted = _watch(crew, spool, on_progress, should_stop)

@@ -11,15 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from phasemeter.errors import FileError, PhasemeterError, UserError
-from phasemeter.io.otlp_receiver import OtlpReceiver, address_of, otlp_receiver
+from phasemeter.errors import FileError, PhasemeterError
 from phasemeter.io.scrape import Scrape, save, scrape, scrape_when
 from phasemeter.lazy import load
 from phasemeter.server.exposition import parse_page
-from phasemeter.server.otlp import decode, engine_of
 from phasemeter.server.prometheus import EngineReading, read_pages
 from phasemeter.server.windows import baseline_index, is_idle
 
@@ -28,7 +27,6 @@ MOST_SCRAPES = 200  # after each so many the pause doubles: an hour's run keeps 
 LOOK_S = 3.0  # for a page that nobody asked for
 EDGE_PATIENCE_S = 10.0  # for a server to fall idle
 WARM_PATIENCE_S = 3.0  # for a warm-up's requests to be counted
-SPAN_PATIENCE_S = 8.0  # exporters send in batches, every 5 s by default (OpenTelemetry SDK specification)
 NOTES = "gather.json"
 COUNTS = ("requests_finished", "ttft", "e2e")
 
@@ -47,7 +45,7 @@ class Gathering:
     def __init__(self, run: Path, page: Page | None) -> None:
         self.evidence = run / "evidence"
         self.page = page
-        self.receiver: OtlpReceiver | None = None
+        self.receiver: Any = None  # an OtlpReceiver: what it needs is slow to load, and rarely needed
         self.scrapes = 0
         self.warnings: list[str] = []
         self._first: dict[str, float | None] = {}
@@ -86,7 +84,7 @@ class Gathering:
             self._thread.join(timeout=10)
             self._edge("metrics-after", patience_s=1.0 if interrupted else EDGE_PATIENCE_S)
         if self.receiver is not None and requests and not interrupted:
-            self._await_spans(self.receiver, requests)
+            self.warnings += load("phasemeter.runs.spans").awaited(self.receiver, requests)
 
     def _edge(self, name: str, warmup_requests: int = 0, patience_s: float = EDGE_PATIENCE_S) -> None:
         """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""
@@ -134,25 +132,6 @@ class Gathering:
             if number % MOST_SCRAPES == 0:
                 every *= 2
 
-    def _await_spans(self, receiver: OtlpReceiver, requests: int) -> None:
-        until, read, known = time.monotonic() + SPAN_PATIENCE_S, 0, 0
-        while known < requests and time.monotonic() < until:
-            for path in sorted(self.evidence.glob("spans-*"))[read:]:
-                read += 1
-                known += request_spans(path)
-                if time.monotonic() >= until:
-                    break
-            time.sleep(0.1)
-        if receiver.refused:
-            self.warnings.append(
-                f"span_flood: {receiver.refused} exports of spans were refused after {receiver.bytes / 1e6:.0f} MB: sample them"
-            )
-        if not known:
-            self.warnings.append(
-                f"no_spans: no request's span came: point the server's OTLP traces at {receiver.address} (vLLM: "
-                "--otlp-traces-endpoint; it speaks gRPC unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf)"
-            )
-
     def write_notes(self) -> None:
         """What went wrong, beside the evidence."""
         if self.warnings and self.evidence.is_dir():
@@ -184,31 +163,6 @@ def idle(page: Scrape) -> bool:
     return all(is_idle(reading) is not False for reading in readings_of(page).values())
 
 
-def request_spans(path: Path) -> int:
-    """How many spans of requests a body holds; none in a damaged one."""
-    try:
-        spans = decode(path.read_bytes(), str(path))
-    except (FileError, OSError):
-        return 0
-    return sum(span.name == "llm_request" or engine_of(span) is not None for span in spans)
-
-
-@contextmanager
-def _receiver(listen: str, evidence: Path) -> Iterator[OtlpReceiver]:
-    """OTLP over HTTP, or over gRPC where the address starts with grpc:// ."""
-    scheme, marked, rest = listen.partition("://")
-    if not marked or scheme in {"http", ""}:
-        with otlp_receiver(rest.partition("/")[0] if marked else listen, evidence) as over_http:
-            yield over_http
-        return
-    if scheme != "grpc":
-        raise UserError(f"--otlp-listen {listen}: write :PORT for OTLP/HTTP, grpc://:PORT for OTLP/gRPC")
-    host, port = address_of(rest, listen)
-    evidence.mkdir(parents=True, exist_ok=True)
-    with load("phasemeter.io.otlp_grpc").grpc_receiver(OtlpReceiver(evidence), host, port) as over_grpc:
-        yield over_grpc
-
-
 @contextmanager
 def gathering(run: Path, page: Page | None = None, otlp_listen: str | None = None) -> Iterator[Gathering]:
     """Spans are received while the block runs; its caller says when the window of scrapes begins and ends.
@@ -218,7 +172,7 @@ def gathering(run: Path, page: Page | None = None, otlp_listen: str | None = Non
     found = Gathering(run, page)
     with ExitStack() as stack:
         if otlp_listen is not None:
-            found.receiver = stack.enter_context(_receiver(otlp_listen, found.evidence))
+            found.receiver = stack.enter_context(load("phasemeter.runs.spans").listening(otlp_listen, found.evidence))
         found.look()
         try:
             yield found
