@@ -58,7 +58,10 @@ def simulate(
             _show_goodput(found)
         return 0 if found["value"] is not None else 3
     folder = lazy.load("pathlib").Path(output) if output is not None else None
-    document = runs.simulate(read, seed=seed, replications=replications, output=folder, contract=promised)
+    with lazy.load("phasemeter.report.live").simulating() as tell:
+        document = runs.simulate(
+            read, seed=seed, replications=replications, output=folder, contract=promised, tell=tell
+        )
     if json:
         print(dumps(document, ensure_ascii=False, allow_nan=False))
     else:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from phasemeter.io import framing
+from phasemeter.io.behind import Behind
 from phasemeter.records.capture import Capture, ClockPair, Close, Read
 
 MAGIC = b"PHMCAP1\n"
@@ -35,6 +38,7 @@ class Header(msgspec.Struct, frozen=True):
     start_ns: int
     stamps: str  # kernel | user
     pid: int
+    scheduling: str = "normal"  # real-time | normal, as the run began
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,9 +94,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 encoded = msgspec.msgpack.Encoder().encode
-_columns = msgspec.msgpack.Decoder(Columns).decode
+columns_of = msgspec.msgpack.Decoder(Columns).decode
 _clocks = msgspec.msgpack.Decoder(Clocks).decode
-_header = msgspec.msgpack.Decoder(Header).decode
+header_of = msgspec.msgpack.Decoder(Header).decode
 _end = msgspec.msgpack.Decoder(End).decode
 
 
@@ -100,7 +104,8 @@ class CaptureWriter:
     """Collects in memory, writes on `flush` (the sender's loop: after FLUSH_READS, FLUSH_BYTES or FLUSH_NS).
 
     The sender appends to `numbers`, `reads`, `starts` and `closes` directly: a call per read would cost as much as the
-    append. Every flush raises OSError when the disk is full; what is on disk stays readable.
+    append. The disk is written behind its back (behind.py). `flush` and `close` raise OSError when it is full; what is on
+    disk stays readable.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -111,6 +116,7 @@ class CaptureWriter:
         self.closes: list[Closed] = []
         self._clocks: list[tuple[int, int]] = []
         framing.append(self._fd, MAGIC + framing.block(HEADER, encoded(header)))
+        self._behind = Behind(partial(framing.append, self._fd))
         self.pair_clocks()
 
     def pair_clocks(self) -> None:
@@ -126,7 +132,7 @@ class CaptureWriter:
     def flush(self) -> None:
         if self.numbers or self.starts or self.closes or self._clocks:
             payload = encoded((self._clocks, self.starts, self.numbers, self.reads, self.closes))
-            framing.append(self._fd, framing.block(COLUMNS, payload))
+            self._behind.put(framing.block(COLUMNS, payload))
             for gathered in (self._clocks, self.starts, self.numbers, self.reads, self.closes):
                 gathered.clear()
 
@@ -134,12 +140,15 @@ class CaptureWriter:
         try:
             self.pair_clocks()
             self.flush()
-            framing.append(self._fd, framing.block(END, encoded(End(time.monotonic_ns(), reason))))
+            self._behind.put(framing.block(END, encoded(End(time.monotonic_ns(), reason))))
+            self._behind.close()
         finally:
             os.close(self._fd)
 
     def abandon(self) -> None:
         """Close without another word: the disk takes no more."""
+        with suppress(OSError):  # the one that led here
+            self._behind.close()
         os.close(self._fd)
 
 
@@ -158,7 +167,7 @@ class CaptureReader:
         with framing.open_checked(path, MAGIC) as file:
             for kind, payload in framing.blocks(file, framing.Torn()):
                 if kind == HEADER:
-                    self.header = _header(payload)
+                    self.header = header_of(payload)
                 break
 
     def _blocks(self) -> Iterator[Columns]:
@@ -166,7 +175,7 @@ class CaptureReader:
         with framing.open_checked(self.path, MAGIC) as file:
             for kind, payload in framing.blocks(file, torn):
                 if kind == COLUMNS:
-                    yield _columns(payload)
+                    yield columns_of(payload)
                 elif kind == END:
                     self.end = _end(payload)
         self.torn_bytes = torn.torn_bytes

@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_rows = msgspec.msgpack.Decoder(list[Row]).decode
+rows_of = msgspec.msgpack.Decoder(list[Row]).decode
 
 
 class ScheduleWriter:
@@ -93,7 +93,7 @@ def rows(folder: Path, name: str) -> Iterator[Row]:
         with framing.open_checked(path, MAGIC) as file:
             for kind, payload in framing.blocks(file, framing.Torn()):
                 if kind == ROWS:
-                    yield from _rows(payload)
+                    yield from rows_of(payload)
 
 
 def body(folder: Path, name: str, row: Row) -> bytes | None:
@@ -130,7 +130,7 @@ class ScheduleFollower:
             if kind == FINISHED:
                 self.finished = True
             elif kind == ROWS:
-                own = [row for row in _rows(payload) if row.row % self._processes == self._worker]
+                own = [row for row in rows_of(payload) if row.row % self._processes == self._worker]
                 if own:
                     return list(zip(own, self._bodies_of(own), strict=True))
         return []

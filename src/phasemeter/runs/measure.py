@@ -58,11 +58,25 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.result.outcomes.ok else 1
 
 
+class Going(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a run that begins: what was asked, and the capture's folder, where there is one. `judged`: it counts."""
+
+    phase: str
+    capture: Path | None = None
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    duration_s: float | None = None
+    contract: Any = None
+    judged: bool = False
+
+
 class Watchers(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants to know while a run goes on: `note` gets a line, `progress` the counters a few times a second."""
+    """Who wants to know while a run goes on: `note` gets a line, `progress` the counters a few times a second, `begun` each part."""
 
     note: OnNote = lambda words: None
     progress: OnProgress = lambda phase, progress: None
+    begun: Callable[[Going], None] = lambda going: None
 
 
 def bench(url: str, asked: Asked, watchers: Watchers | None = None) -> Measured:
@@ -107,6 +121,7 @@ def _measured(directory: RunDirectory, ready: Prepared, watch: Watchers) -> Meas
     directory.write_manifest(manifest)
     with privacy.live(directory.path), stop_requested() as should_stop:
         outcome = _sent(_Run(directory, ready, watch, should_stop), directory, ready, watch.note)
+        watch.begun(Going(phase="reading what came"))
         result = concluded(directory, manifest, outcome, ready, watch.note)
     return Measured(path=directory.path, result=result, interrupted=outcome.interrupted)
 
@@ -190,8 +205,12 @@ class _Run:
             mode="closed", concurrency=slots, drain_s=self._settings.drain_s, prewarm=slots, expected_open=slots
         )
         single = msgspec.structs.replace(spec, turns=1)
+        apart = RunDirectory.create(self._directory.path / WARMUP)
+        self._watch.begun(
+            Going(phase="warm-up", capture=apart.capture, concurrency=slots, requests=spec.warmup_requests)
+        )
         return run_load(
-            RunDirectory.create(self._directory.path / WARMUP),
+            apart,
             Load(requests=self._spooled(self._warming(single)), target=self._settings.target, options=options),
             on_progress=lambda progress: self._watch.progress("warm-up", progress),
             should_stop=self._should_stop,
@@ -203,12 +222,22 @@ class _Run:
         planned = plan_measured(settings.spec, trace_rows(settings.asked) if settings.asked.trace else None)
         own = (traced(request, run_id) for request in planned)
         before = self._warming(settings.spec) if settings.spec.arrivals.kind == "closed" else iter(())
+        self._watch.begun(self._going())
         return run_load(
             self._directory,
             Load(requests=self._spooled(chain(before, own)), target=settings.target, options=self._options()),
             on_progress=lambda progress: self._watch.progress("measured", progress),
             should_stop=self._should_stop,
         )
+
+    def _going(self) -> Going:
+        spec = self._settings.spec
+        first = spec.warmup_requests if spec.arrivals.kind == "closed" else 0
+        return Going(
+            phase="measured", capture=self._directory.capture, rate_per_s=spec.arrivals.rate_per_s,
+            concurrency=spec.concurrency, requests=None if spec.requests is None else spec.requests + first,
+            duration_s=spec.duration_s, contract=self._settings.contract, judged=True,
+        )  # fmt: skip
 
     def _options(self) -> LoadOptions:
         spec, asked = self._settings.spec, self._settings.asked
@@ -217,6 +246,7 @@ class _Run:
         return LoadOptions(
             mode="closed" if closed else "open", concurrency=spec.concurrency, processes=asked.processes,
             drain_s=self._settings.drain_s, duration_s=spec.duration_s if closed else None,
+            real_time=asked.real_time,
             prewarm=min(spec.concurrency or OPEN_PREWARM, 256), expected_open=expected_open(spec) or None,
             worker_module=conversation_turns.__name__ if talking else "phasemeter.io.worker_main",
             worker_options=conversation_turns.told(run_id, spec, self._source, asked.tokenizer) if talking else b"",

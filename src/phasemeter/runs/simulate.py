@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,11 @@ from phasemeter.units import share
 TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
 SAMPLES = 1000
 SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
+TELL_EVERY = 64  # requests
 Floats = npt.NDArray[np.float64]
+Tell = Callable[
+    [int, float, int, tuple[int, int, float]], None
+]  # ended, of about, virtual ns, (running, waiting, share of KV)
 ROW_COLUMNS = {
     "due_ns": "arrival_ns", "send_start_ns": "arrival_ns", "sent_ns": "arrival_ns", "headers_ns": "first_token_ns",
     "first_read_ns": "first_token_ns", "first_chunk_ns": "first_token_ns", "first_token_ns": "first_token_ns",
@@ -72,8 +76,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             yield msgspec.structs.replace(row, phase="warmup") if number < self.warmup else row
 
 
-def replicate(plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = None) -> Outcome:
-    """One run of the plan's deployment under `demand`. `tokens` None: kept where there are not too many."""
+def replicate(
+    plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = None, tell: Tell | None = None
+) -> Outcome:
+    """One run of the plan's deployment under `demand`. `tokens` None: kept where there are not too many; `tell` gets how far it is."""
     if tokens is None:
         tokens = expected_tokens(demand) <= TOKENS_KEPT
     serving = build(plan, tokens=tokens)
@@ -82,6 +88,9 @@ def replicate(plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = No
     ended = Ended(tokens=tokens)
     for one in run.run():
         ended.add(one)
+        if tell is not None and len(ended) % TELL_EVERY == 0 and run.samples:
+            last = run.samples[-1]
+            tell(len(ended), _requests(demand), last.at_ns, (last.running, last.waiting, last.kv_share))
     ended.sort()
     warmup, rule = _warmup(plan, ended, run.samples)
     stable, evidence = _stability(demand, ended, run.samples)
@@ -165,8 +174,10 @@ def simulate(
     replications: int = 1,
     output: Path | None = None,
     contract: Contract | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """The result's document, with what only a simulator knows under `simulation`; `contract`: whose goodput is counted.
+    """The result's document, with what only a simulator knows under `simulation`; `contract`: whose goodput is counted; `tell`
+    gets how far it is.
 
     The first replication is the run; the others give intervals between replications. Raises UserError for a directory
     that holds something already.
@@ -176,7 +187,7 @@ def simulate(
     first_seed = plan.seed if seed is None else seed
     demand = demand_of(plan)
     directory = RunDirectory.create(output) if output is not None else None
-    outcome = replicate(plan, demand, first_seed)
+    outcome = replicate(plan, demand, first_seed, tell=tell)
     manifest = manifest_of(plan, demand, first_seed, replications)
     result = result_of(plan, outcome, manifest)
     if contract is not None and (counted := goodput_of(contract, outcome.rows())) is not None:
