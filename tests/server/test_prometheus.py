@@ -87,6 +87,19 @@ def test_counts_are_summed_and_shares_are_averaged_over_engines() -> None:
     assert is_idle(read(page(text))) is False
 
 
+def test_ranks_of_one_engine_count_its_requests_once_and_data_parallel_ones_add_up() -> None:
+    name = "sglang:num_running_reqs"
+    shards = page(*(f'{name}{{dp_rank="{d}",tp_rank="{t}"}} {3 + d}\n' for d in (0, 1) for t in (0, 10, 2)))
+    found = read(shards, engine="sglang")
+    assert found.readings["running_requests"].value == 7
+    assert any(text.startswith("shards") for text in found.warnings)
+    queue = [
+        hist("sglang:queue_time_seconds", {0.1: n, INF: n}, n * 0.05, f'tp_rank="{t}"') for t in (0, 1) for n in (4,)
+    ]
+    assert read(page(*queue), engine="sglang").readings["queue"].n == 4
+    assert not read(page(f'{name}{{tp_rank="0"}} 3\n'), engine="sglang").warnings
+
+
 def test_a_gauge_of_minus_one_or_nan_is_no_count() -> None:
     for bad in ("-1", "NaN"):
         found = read(page(f"vllm:num_requests_running {bad}\n")).readings["running_requests"]

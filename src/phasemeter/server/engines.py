@@ -81,10 +81,13 @@ _INTER_OUTPUT = "between outputs of the engine, one observation an output whatev
 
 def _like_vllm(prefix: str, wall: ClockDomain, mono: ClockDomain) -> tuple[Row, ...]:
     p = prefix + "_"
+    older = " vllm_time_in_queue_requests" if prefix == "vllm" else ""  # its name in 0.6
     return (
         _phase("ttft", f"{p}time_to_first_token_seconds", wall, "first output received by the frontend − arrival"),
         _phase("e2e", f"{p}e2e_request_latency_seconds", wall, "finished − arrival, at the frontend"),
-        _phase("queue", f"{p}request_queue_time_seconds", mono, "first scheduled − entered the scheduler's queue"),
+        _phase(
+            "queue", f"{p}request_queue_time_seconds{older}", mono, "first scheduled − entered the scheduler's queue"
+        ),
         _phase(
             "prefill", f"{p}request_prefill_time_seconds", mono, "first token − first scheduled; wall time, not compute"
         ),
@@ -268,4 +271,6 @@ IDENTITY_LABELS = frozenset(
         "replica", "host", "model_name", "model", "model_id",
     }
 )  # fmt: skip
+# ranks that share one batch: each repeats what the first of them counts (data-parallel ranks don't)
+SHARD_LABELS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 MODEL_LABELS = ("model_name", "model", "model_id")

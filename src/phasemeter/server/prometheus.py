@@ -13,9 +13,10 @@ from typing import Literal
 
 import msgspec
 
-from phasemeter.server.engines import ENGINES, IDENTITY_LABELS, MODEL_LABELS, Row
+from phasemeter.server.engines import ENGINES, IDENTITY_LABELS, MODEL_LABELS, SHARD_LABELS, Row
 from phasemeter.server.exposition import Labels, Page, Sample
 from phasemeter.server.histograms import Histogram, Rejected, difference, histogram, mean, scaled, sum_range, together
+from phasemeter.server.shards import repeated
 
 Status = Literal["present", "absent", "empty", "rejected", "implausible", "server_reported_only"]
 RESTART_TOLERANCE_S = 0.5  # two readings of one start instant differ by rounding only
@@ -113,11 +114,13 @@ class Index:
                 else:
                     into[field] = sample.value
         wanted = "value" if row.kind != "histogram" else None
-        return {
+        found = {
             labels: Series(**fields)  # type: ignore[arg-type]
             for labels, fields in grouped.items()
             if (wanted in fields if wanted else fields.get("buckets") or "count" in fields or "total" in fields)
         }
+        copies = repeated(found)
+        return {labels: series for labels, series in found.items() if labels not in copies}
 
 
 def _add_bucket(buckets: object, sample: Sample) -> None:
@@ -159,6 +162,8 @@ class Reader:
             warnings.append(f"several_models: {', '.join(models)} are added up: choose one with --model")
         if self.restart:
             warnings.append(f"restart: {self.restart}")
+        if self._sharded():
+            warnings.append(f"shards: series that differ in {', '.join(sorted(SHARD_LABELS))} alone count once")
         return EngineReading(
             engine=self.engine,
             window=len(self.pages) > 1,
@@ -166,6 +171,12 @@ class Reader:
             models=tuple(models),
             warnings=tuple(warnings),
         )
+
+    def _sharded(self) -> bool:
+        """Whether any family of the last page has a series for each shard."""
+        page = self.pages[-1]
+        names = {spelt + end for row in ENGINES[self.engine] if (spelt := page.spelt(row)) for end in ("", *_SUFFIXES)}
+        return any(repeated([sample.labels for sample in page.by_name.get(name, ())]) for name in names)
 
     def _quantity(self, row: Row) -> dict[str, Reading]:
         spelt = [page.spelt(row) for page in self.pages]
