@@ -1,7 +1,8 @@
 """The machine's own floor for lateness: a bare loop that waits with `select` and sends one request at each due instant.
 
 It keeps nothing, reads into a bin, and has no other work, so what it is late by is the machine: other processes, the scheduler,
-the price of a wake-up. `python bench/lateness_floor.py PORT < OFFSETS` (ns, one a line) prints one lateness a line, in ns.
+the price of a wake-up. It takes the same place before other processes as a worker. `python bench/lateness_floor.py PORT < OFFSETS`
+(ns, one a line) prints one lateness a line, in ns.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import sys
 import time
 
+from phasemeter.io.precedence import Precedence
 from phasemeter.io.worker_main import finer_timer
 
 SOCKETS = 256
@@ -23,6 +25,7 @@ def main() -> None:
     body = b'{"model":"truth","stream":true,"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}'
     request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     finer_timer()
+    Precedence(1, True)
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(SOCKETS)]
     poll = select.epoll()
     for sock in sockets:

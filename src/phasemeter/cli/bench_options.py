@@ -70,6 +70,13 @@ class BenchOptions:
     ] = None
     seed: Annotated[int, Parameter(group=LOAD, help="arrivals, lengths and prompts repeat with it")] = 0
     processes: Annotated[int, Parameter(group=LOAD, help="worker processes that send and stamp")] = 1
+    real_time: Annotated[
+        bool,
+        Parameter(
+            group=LOAD,
+            help="run the workers real-time where that is allowed and a core is left: on a busy machine sends are on time",
+        ),
+    ] = True
     repeat: Annotated[
         int, Parameter(group=LOAD, help="measure this many times; one run directory each, and their spread")
     ] = 1

@@ -50,6 +50,7 @@ class Books(msgspec.Struct):
     active: dict[int, Exchange]
     waiting: Sized
     cut: Cut
+    keep_precedence: Callable[[int], None]  # or give it back
 
 
 class Chores:
@@ -134,6 +135,7 @@ class Chores:
         if now >= self._expire_ns:
             self._expire_ns = now + self._expire_every_ns
             self._expire(now)
+        books.keep_precedence(now)
         self.show()
         if books.shown[counters.STOP]:
             self.stopped = "stopped"

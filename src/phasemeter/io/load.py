@@ -25,6 +25,7 @@ from phasemeter.io.exchange import Exchange
 from phasemeter.io.load_options import LoadOptions, NextRequest
 from phasemeter.io.message_end import MALFORMED, MessageEnd
 from phasemeter.io.pool import Pool
+from phasemeter.io.precedence import Precedence
 from phasemeter.io.readiness import READ, WRITE, wait_finely
 from phasemeter.io.target import head, with_body
 from phasemeter.records.capture import Close, Read
@@ -41,8 +42,11 @@ unpack_timespec = TIMESPEC.unpack
 class Sender:
     """One worker's run. `control` is a descriptor that becomes readable when the parent is gone."""
 
-    def __init__(self, route: Route, options: LoadOptions, shown: memoryview, control: int | None) -> None:
+    def __init__(
+        self, route: Route, options: LoadOptions, shown: memoryview, control: int | None, precedence: Precedence
+    ) -> None:
         self.options = options
+        self._precedence = precedence
         self.limits = route.target.limits
         self.pool = Pool(route, options.connecting_at_once, self._ready, self._not_connected)
         self.shown = shown  # the shared counters, as 64-bit integers
@@ -87,7 +91,18 @@ class Sender:
         self.writer, self.due, self._worker = writer, due, worker
         self._note_number, self._note_read = writer.numbers.append, writer.reads.append
         chores = self.chores = Chores(
-            Books(self.options, self.limits, self.shown, self.pool, due, writer, self.active, self.waiting, self._cut)
+            Books(
+                self.options,
+                self.limits,
+                self.shown,
+                self.pool,
+                due,
+                writer,
+                self.active,
+                self.waiting,
+                self._cut,
+                self._precedence.look,
+            )
         )
         while self.stopped is None:
             now = monotonic_ns()

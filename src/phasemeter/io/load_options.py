@@ -59,6 +59,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     prewarm: int = 4
     connecting_at_once: int = 128  # a listen backlog is finite
     start_delay_s: float = 0.02
+    real_time: bool = True  # ask for a place before other processes (precedence.py)
     expected_open: int | None = None  # connections that may be open at once, for the check of limits before the run
     worker_module: str = "phasemeter.io.worker_main"
     worker_options: bytes = b""  # handed to the worker module's factory of next requests

@@ -29,6 +29,7 @@ from phasemeter.io.connection import route_to, stamps_available
 from phasemeter.io.due import Due
 from phasemeter.io.load import Sender
 from phasemeter.io.load_options import LoadOptions, NextRequest, WorkerConfig
+from phasemeter.io.precedence import NORMAL, REAL_TIME, Precedence
 from phasemeter.io.schedule_file import ScheduleFollower, ScheduleWriter
 from phasemeter.records.request import PlannedRequest
 
@@ -105,7 +106,8 @@ def work(config: WorkerConfig, next_request: NextRequest | None) -> str:
     target = config.target
     where = (target.proxy.host, target.proxy.port) if target.proxy else (target.host, target.port)
     resolved = answering_first(resolve(*where), target.limits.connect_s)
-    sender = Sender(route_to(target, resolved, stamping is not None), options, shown, 0)
+    precedence = Precedence(options.processes, options.real_time)
+    sender = Sender(route_to(target, resolved, stamping is not None), options, shown, 0, precedence)
     sender.next_request = next_request
     sender.prewarm(time.monotonic_ns() + PREWARM_NS, max(1, -(-options.prewarm // options.processes)))
     reserve_end(end_file(folder, config.worker))
@@ -113,7 +115,7 @@ def work(config: WorkerConfig, next_request: NextRequest | None) -> str:
     (start_ns,) = INSTANT.unpack(read_exactly(0, INSTANT.size))
     header = Header(
         worker=config.worker, processes=options.processes, start_ns=start_ns,
-        stamps="kernel" if stamping else "user", pid=os.getpid(),
+        stamps="kernel" if stamping else "user", pid=os.getpid(), scheduling=REAL_TIME if precedence.taken else NORMAL,
     )  # fmt: skip
     follower = ScheduleFollower(folder, "shared", config.worker, options.processes)
     record, close_turns = own_turns(folder, config.worker)

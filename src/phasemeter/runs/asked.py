@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     warmup: Text = None
     seed: int = 0
     processes: int = 1
+    real_time: bool = True
     repeat: int = 1
     resume: bool = False
     drain: Text = None

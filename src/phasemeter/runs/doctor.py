@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from phasemeter import lazy
+from phasemeter.io.precedence import REAL_TIME, available
 
 State = Literal["ok", "note", "problem"]
 SO_TIMESTAMPNS = 35  # include/uapi/asm-generic/socket.h
@@ -116,6 +117,17 @@ def wake_ups() -> Finding:
     return Finding(id="wake_ups", state="ok", seen=seen)
 
 
+def scheduling() -> Finding:
+    """May workers of `bench` run before other processes?"""
+    if available(1) == REAL_TIME:
+        return Finding(
+            id="scheduling", state="ok", seen="senders may run real-time: other work here makes them no later"
+        )
+    seen = "senders run as any other process: what else runs here makes them late"
+    remedy = "more than one core, and the right to it: ulimit -r 1, or CAP_SYS_NICE (docker run --cap-add=SYS_NICE)"
+    return Finding(id="scheduling", state="note", seen=seen, remedy=remedy)
+
+
 def kernel_stamps() -> Finding:
     """Do reads on a loopback TCP connection carry the kernel's receive stamp?"""
     if not hasattr(socket.socket, "recvmsg") or sys.platform != "linux":
@@ -167,7 +179,7 @@ def proxies() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    python, cores, file_descriptors, ports, clock, wake_ups, kernel_stamps, installed, proxies,
+    python, cores, file_descriptors, ports, clock, wake_ups, scheduling, kernel_stamps, installed, proxies,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from phasemeter import __version__
+from phasemeter.io.precedence import NORMAL, available, cores
 from phasemeter.io.proxy import is_loopback, shown
 from phasemeter.records.manifest import Manifest
 from phasemeter.runs.prepare import Prepared
@@ -28,7 +29,7 @@ def client_machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "python": platform.python_version(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
@@ -98,7 +99,7 @@ def manifest_of(ready: Prepared, run_id: str, started_utc: str) -> Manifest:
             "connect": limits.connect_s, "first_byte": limits.first_byte_s, "idle": limits.idle_s, "total": limits.total_s,
         },
         tokenizer=asked.tokenizer,
-        client=client_machine(),
+        client=client_machine() | {"scheduling": available(asked.processes) if asked.real_time else NORMAL},
         text=DROPPING if asked.no_text else None,
         notes=(*settings.notes, *probed.notes),
         sources=sources,
