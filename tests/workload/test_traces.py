@@ -178,6 +178,37 @@ def test_a_json_row_without_what_others_have_is_the_fault_even_when_it_comes_fir
     assert [fault.line for fault in load("\n".join(rows)).errors] == [1, 3, 4]
 
 
+def test_a_bailian_trace_counts_seconds_and_blocks_of_16() -> None:
+    row = '{"chat_id": 1, "parent_chat_id": -1, "timestamp": %s, "input_length": 33, "output_length": 4, "hash_ids": [1, 2, 3]}'
+    found = load_trace([row % "61.5", row % "63"], "f")
+    assert (found.format, found.block_tokens, found.error_count) == ("bailian", 16, 0)
+    assert list(found.offsets_ns or ()) == [0, 1_500_000_000]
+    assert next(found.rows()).block_tokens == 16
+
+
+def test_stamps_of_a_mooncake_file_that_can_only_be_seconds_are_read_so_with_a_notice() -> None:
+    row = '{"timestamp": %s, "input_length": 10, "output_length": 4}'
+    for stamps, offsets, kinds in (
+        (("0.0", "0.2", "0.4"), [0, 200_000_000, 400_000_000], ["unit_guessed"]),
+        (("0.5", "1500.5", "3000"), [0, 1_500_000_000, 2_999_500_000], []),  # ms with fractions
+        (("0", "1", "1"), [0, 1_000_000, 1_000_000], []),  # whole ms, however close
+    ):
+        found = load_trace([row % stamp for stamp in stamps], "f")
+        assert list(found.offsets_ns or ()) == offsets and [w.kind for w in found.warnings] == kinds
+
+
+def test_a_file_of_texts_says_that_they_are_not_sent() -> None:
+    found = load_trace(['{"timestamp": 0, "text_input": "hello", "output_length": 4}'], "f")
+    assert (found.format, found.input_tokens, [w.kind for w in found.warnings]) == ("mooncake", None, ["no_lengths"])
+
+
+def test_columns_of_simulators_request_files_are_known() -> None:
+    for header in ("arrival_timestamp,prompt_size,token_size", "arrived_at,num_prefill_tokens,num_decode_tokens",
+                   "timestamp_start_unix_s,input_toks,output_toks"):  # fmt: skip
+        found = load_trace([header, "0.5,10,4", "1.5,11,5"], "f")
+        assert list(found.offsets_ns or ()) == [0, 1_000_000_000] and list(found.input_tokens or ()) == [10, 11]
+
+
 def test_gaps_are_squeezed_scaled_sliced_and_said() -> None:
     text = "time,input_tokens,output_tokens\n100,1,1\n100.4,2,1\n240.4,3,1\n240.9,4,1\n"
     assert offsets(text) == [0, 0.4, 140.4, 140.9]

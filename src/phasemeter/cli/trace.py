@@ -32,7 +32,9 @@ def trace(
         bool, Parameter(negative="", help="whole-second stamps: spread rows over their second")
     ] = False,
     keep_zero_output: Annotated[bool, Parameter(negative="", help="keep rows without output, as 1 token")] = False,
-    block_size: Annotated[int, Parameter(help="tokens in a block of hash_ids")] = 512,
+    block_size: Annotated[
+        int | None, Parameter(help="tokens in a block of hash_ids (512; 16 for a Bailian trace)")
+    ] = None,
     lenient: Annotated[bool, Parameter(negative="", help="leave faulty rows out instead of refusing the file")] = False,
     columns: Annotated[
         str | None, Parameter(help="time=NAME,input=NAME,output=NAME (also hashes, session, send, unit)")

@@ -25,6 +25,7 @@ from phasemeter.runs.trace_replay import trace_of
 from phasemeter.workload.plan import WorkloadSpec
 from phasemeter.workload.prompt_files import FilePrompt
 from phasemeter.workload.prompts import PromptOptions
+from phasemeter.workload.traces import BLOCK_TOKENS
 
 RUNS = Path("runs")
 
@@ -60,10 +61,11 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
         note(words)
     spec = msgspec.structs.replace(settings.spec, models=probed.models, ignore_eos=probed.ignore_eos)
     settings = msgspec.structs.replace(settings, spec=spec)
+    trace = trace_of(asked)
     source = PromptSource(
         options=PromptOptions(
             seed=spec.seed, salt=f"{time.time_ns():x}{os.getpid():x}", token_ids=asked.token_ids,
-            token_id_range=probed.token_id_range,
+            token_id_range=probed.token_id_range, block_tokens=BLOCK_TOKENS if trace is None else trace.block_tokens,
         ),
         body_options=msgspec.structs.replace(probed.body, model=spec.models[0][0] if spec.models else None),
         lengths=probed.lengths, tokenizer=tokenizer, rows=rows,

@@ -96,7 +96,7 @@ def document(trace: Trace, options: TraceOptions) -> dict[str, Any]:
         answer["injection_offsets_s"] = answer["offsets_s"]
         answer["client_queue_s"] = _seconds(trace.client_queue_ns)
     if trace.hash_spans is not None and trace.input_tokens is not None:
-        size, bad = options.block_tokens, set(trace.invalid_lines)
+        size, bad = trace.block_tokens, set(trace.invalid_lines)
         answer["block_size"] = size
         answer["needed_blocks"] = [-(-tokens // size) for tokens in trace.input_tokens]
         answer["valid_rows"] = sorted(line for line in trace.lines if line not in bad)

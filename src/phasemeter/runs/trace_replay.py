@@ -57,4 +57,5 @@ def trace_rows(asked: Asked) -> Iterator[TraceRow]:
             input_tokens=inputs[row] if inputs is not None else None,
             output_tokens=outputs[row] if outputs is not None else None,
             hash_ids=trace.ids_of(row),
+            block_tokens=trace.block_tokens,
         )

@@ -42,6 +42,7 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     hash_ids: tuple[int, ...] = ()
+    block_tokens: int = 512  # of prompt, that one of them stands for
     conversation: str | None = None
 
 

@@ -2,7 +2,8 @@
 
 Lives here: the header names of each public trace and the names a generic file may use. Must not live here: reading rows.
 
-Sources: Azure/AzurePublicDataset (LLM inference traces 2023, 2024), HPMLL/BurstGPT, kvcache-ai/Mooncake (FAST25 traces).
+Sources: Azure/AzurePublicDataset (LLM inference traces 2023, 2024), HPMLL/BurstGPT, kvcache-ai/Mooncake (FAST25 traces),
+alibaba-edu/qwen-bailian-usagetraces-anon, SplitwiseSim and Vidur (arrivals and lengths of their request files).
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from phasemeter.workload.trace_stamps import UNITS_NS
 TIME = [
     "time", "timestamp", "ts", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "arrival_ts",
     "request_time", "start_time", "offset", "arrival_offset", "request_timestamp", "created", "created_at",
-    "datetime", "date",
+    "datetime", "date", "unix_timestamp", "timestamp_start", "timestamp_start_unix", "start_timestamp",
 ]  # fmt: skip
 SEND = ["send_time", "sent_time", "send_timestamp", "sent_at", "send"]
 INPUT = [
     "input_tokens", "input_length", "input_len", "prompt_tokens", "prompt_length", "prompt_len", "context_tokens",
     "contexttokens", "num_prefill_tokens", "prefill_tokens", "request_tokens", "isl", "input", "input_token_count",
+    "prompt_size", "input_toks", "num_prompt_tokens",
 ]  # fmt: skip
 OUTPUT = [
     "output_tokens", "output_length", "output_len", "completion_tokens", "generated_tokens", "generatedtokens",
     "num_decode_tokens", "decode_tokens", "response_tokens", "osl", "output", "output_token_count", "max_tokens",
+    "token_size", "output_toks", "num_output_tokens",
 ]  # fmt: skip
 HASHES = ["hash_ids", "block_hash_ids", "hash_id"]
 SESSION = ["session_id", "conversation_id", "session", "chat_id", "conversation"]
+TEXTS = ["text_input", "prompt", "messages", "text"]
 ROLES = ("time", "send", "input", "output", "hashes", "session")
 
 AZURE = {"time": "TIMESTAMP", "input": "ContextTokens", "output": "GeneratedTokens"}
@@ -50,6 +54,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     unit_ns: int | None = None
     send_unit_ns: int | None = None
+    text: str | None = None  # prompts themselves, in a file that says no lengths of them
 
 
 def plain(name: str) -> str:
@@ -112,6 +117,7 @@ def find_columns(header: Sequence[str], chosen: Mapping[str, str], where: str) -
         session=found.get("session"),
         unit_ns=unit or _unit(found.get("time")),
         send_unit_ns=unit or _unit(found.get("send")),
+        text=None if "input" in found else next((by_plain[name] for name in TEXTS if name in by_plain), None),
     )
 
 
@@ -137,7 +143,9 @@ def _format(by_plain: Mapping[str, str], found: Mapping[str, str]) -> str:
         return "azure"
     if _is_burstgpt(by_plain):
         return "burstgpt"
-    return "mooncake" if {"input_length", "output_length"} <= set(by_plain) or "hashes" in found else "generic"
+    if {"parent_chat_id", "hash_ids"} <= set(by_plain):
+        return "bailian"
+    return "mooncake" if {"input_length", "output_length"} & set(by_plain) or "hashes" in found else "generic"
 
 
 def _known(

@@ -63,7 +63,8 @@ class RawRows:
         self.hash_ids = array("Q") if columns.hashes else None
         self.hash_ends = array("q")
         self.float_counts = 0
-        default = {"mooncake": UNITS_NS["ms"], "burstgpt": UNITS_NS["s"], "azure": UNITS_NS["s"]}.get(columns.format)
+        seconds = dict.fromkeys(("burstgpt", "azure", "bailian"), UNITS_NS["s"])
+        default = ({"mooncake": UNITS_NS["ms"]} | seconds).get(columns.format)
         main, side = columns.send or columns.time, columns.time if columns.send else None
         units = (columns.send_unit_ns if columns.send else columns.unit_ns), columns.unit_ns
         self.stamp_name, self.arrival_name = main, side
@@ -108,6 +109,25 @@ class RawRows:
         except StampError as error:
             raise StampError(f"`{name}` {error}") from None
         raise StampError(f"`{name}` is {value!r}: no time stamp")
+
+    def seconds_after_all(self) -> bool:
+        """Whether a Mooncake file's stamps, whole ms in Mooncake's own, are seconds by their look; then they are made seconds.
+
+        They have fractions, and as ms they would be over 1000 requests a second (public examples are written so).
+        """
+        stamps = self.stamps
+        if (
+            stamps is None
+            or self.columns.format != "mooncake"
+            or self.columns.unit_ns
+            or not self.stamp_reader.fractional
+        ):
+            return False
+        known = [stamp for stamp in stamps if stamp != MISSING]
+        if len(known) < 2 or not 0 < max(known) - min(known) < (len(known) - 1) * UNITS_NS["ms"]:
+            return False
+        self.stamps = array("q", (stamp if stamp == MISSING else stamp * 1000 for stamp in stamps))
+        return True
 
     def _count(self, get: Mapping[str, Any], name: str | None, least: int) -> int:
         if name is None:

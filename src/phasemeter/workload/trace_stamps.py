@@ -31,6 +31,7 @@ class StampReader:
     def __init__(self, unit_ns: int | None) -> None:
         self.unit_ns = unit_ns  # None: not stated; the first number decides (likely_unit_ns)
         self.guessed = False
+        self.fractional = False
         self.kind: str | None = None
         self._minutes: dict[str, int] = {}
 
@@ -80,6 +81,7 @@ class StampReader:
             raise StampError(f"{text!r} is no instant")
         if abs(number) >= Decimal(2**63):
             raise StampError(f"{text!r} overflows 64 bits of ns")
+        self.fractional = self.fractional or number != int(number)
         return int((number * self._unit(int(number))).to_integral_value())
 
     def _unit(self, number: int) -> int:

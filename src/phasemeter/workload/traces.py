@@ -27,6 +27,8 @@ from phasemeter.workload.trace_stamps import MISSING
 
 SECOND = 10**9
 QUIET_GAP_S = 60.0
+BLOCK_TOKENS = 512  # of prompt, that one hash id stands for (Mooncake)
+BAILIAN_BLOCK_TOKENS = 16
 
 
 class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_idle_s: float | None = None
     spread_same_second: bool = False
     keep_zero_output: bool = False
-    block_tokens: int = 512
+    block_tokens: int | None = None  # None: what the format says (block_size_of)
     lenient: bool = False
     columns: str | None = None
     seed: int = 0
@@ -57,6 +59,7 @@ class Trace(msgspec.Struct, kw_only=True):
     sessions: list[str] | None = None
     hash_ids: array[int] | None = None
     hash_spans: list[tuple[int, int]] | None = None  # a row's ids are hash_ids[a:b]
+    block_tokens: int = BLOCK_TOKENS
     client_queue_ns: array[int] | None = None
     warnings: list[Fault]
     errors: list[Fault]
@@ -88,6 +91,7 @@ class Trace(msgspec.Struct, kw_only=True):
                 input_tokens=self.input_tokens[row] if self.input_tokens is not None else None,
                 output_tokens=self.output_tokens[row] if self.output_tokens is not None else None,
                 hash_ids=self.ids_of(row),
+                block_tokens=self.block_tokens,
             )
 
 
@@ -98,11 +102,8 @@ def load_trace(lines: Iterable[str], name: str, options: TraceOptions | None = N
     `errors`; whoever replays refuses a trace that is not `accepted`.
     """
     options = options or TraceOptions()
-    if (
-        not options.rate_scale > 0
-        or options.block_tokens < 1
-        or (options.max_idle_s is not None and options.max_idle_s < 0)
-    ):
+    block, idle = options.block_tokens, options.max_idle_s
+    if not options.rate_scale > 0 or (block is not None and block < 1) or (idle is not None and idle < 0):
         raise UserError("rate scale has to be above 0, block size 1 or more, longest idle 0 or more")
     raw = read_rows(lines, name, parse_columns(options.columns))
     if not raw.rows_read:
@@ -122,6 +123,8 @@ class _Finish:
         self.keep: list[int] = list(range(len(raw.lines)))
         self.offsets: array[int] | None = None
         self.cut: dict[int, int] = {}
+        of_format = BAILIAN_BLOCK_TOKENS if raw.columns.format == "bailian" else BLOCK_TOKENS
+        self.block_tokens = options.block_tokens or of_format
 
     def trace(self) -> Trace:
         self._stamps_all_or_none()
@@ -183,7 +186,7 @@ class _Finish:
         """Hash ids have to fit the input length: ceil(input / block) of them. Lenient: the length wins."""
         if self.raw.hash_ids is None or self.raw.inputs is None:
             return
-        size, start = self.options.block_tokens, 0
+        size, start = self.block_tokens, 0
         kept = set(self.keep)
         for row, end in enumerate(self.raw.hash_ends):
             have, need = end - start, -(-self.raw.inputs[row] // size)
@@ -200,6 +203,9 @@ class _Finish:
             )
 
     def _order(self) -> None:
+        if self.raw.seconds_after_all():
+            text = "stamps have fractions and are too close for ms: read as seconds (--columns unit=ms if they are ms)"
+            self.warnings.add(self.raw.lines[0], "unit_guessed", text)
         stamps = self.raw.stamps
         if stamps is None or not self.keep:
             return
@@ -281,6 +287,8 @@ class _Finish:
             self.warnings.add(
                 1, "epoch_unit_guessed", "stamps say no unit: their size is that of dates in ms, us or ns"
             )
+        if self.raw.columns.text is not None:
+            self.warnings.add(1, "no_lengths", f"`{self.raw.columns.text}` is text without a length: it is not sent")
         if self.raw.float_counts:
             self.warnings.add(1, "float_counts", f"{self.raw.float_counts} token counts are written as floats")
         if self.offsets is None:
@@ -310,6 +318,7 @@ class _Finish:
             hash_ids=raw.hash_ids,
             hash_spans=None if raw.hash_ids is None else [self._span(row) for row in self.keep],
             client_queue_ns=self._queue(),
+            block_tokens=self.block_tokens,
             warnings=self.warnings.listed,
             errors=sorted(self.errors.listed, key=lambda fault: fault.line),
             error_count=self.errors.count,
