@@ -75,7 +75,10 @@ class Aborts:
         elif sequence in state.running:
             decoding = sequence._finish_at >= 0
             state._stop(sequence)
-            kv.release(sequence, sequence.computed if decoding else sequence.blocks * kv.block_size)
+            if decoding:
+                kv.release(sequence, sequence.computed)
+            else:
+                kv.give_up(sequence)
         else:
             for queue in (state.waiting, state.swapped, state.unpulled):
                 if sequence in queue:

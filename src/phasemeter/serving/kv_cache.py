@@ -88,6 +88,9 @@ class CountedKv:
             decodes.owing.clear()
         self.free -= decodes.blocks_within(steps)
 
+    def name_filled(self, decodes: Decodes) -> None:
+        """Nothing: blocks have no names."""
+
     def most_steps(self, decodes: Decodes, most: int) -> int:
         """How many of the next `most` decode steps can be taken at once; the first one fits."""
         free = self.free - sum(decodes.owing.values()) if decodes.owing else self.free
@@ -102,6 +105,11 @@ class CountedKv:
     def release(self, sequence: Sequence, tokens: int) -> None:
         """Frees everything of `sequence`, which holds `tokens`."""
         self.free += self.held_blocks(sequence, tokens)
+        sequence.blocks = 0
+
+    def give_up(self, sequence: Sequence) -> None:
+        """Frees everything of `sequence`, whose prompt is not computed to the end of its blocks."""
+        self.free += sequence.blocks
         sequence.blocks = 0
 
     def used_tokens(self) -> int:
@@ -138,7 +146,7 @@ class PagedKv(CountedKv):
         self.prefix_caching = prefix_caching
         self.references = [0] * blocks
         self.hash_of: dict[int, int] = {}
-        self.block_of: dict[int, int] = {}
+        self.blocks_of: dict[int, dict[int, None]] = {}  # equal content may be computed twice, and forgotten one by one
         self.unowned: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
         self.evictions = 0
 
@@ -153,20 +161,20 @@ class PagedKv(CountedKv):
             return 0
         found = 0
         for block_hash in sequence.block_hashes[: (sequence.target - 1) // self.block_size]:
-            if block_hash not in self.block_of:
+            if block_hash not in self.blocks_of:
                 break
             found += 1
         return found * self.block_size
 
     def needed(self, sequence: Sequence, tokens: int, cached: int = 0) -> int:
         shared = sequence.block_hashes[: cached // self.block_size] if cached else ()
-        owned = sum(1 for block_hash in shared if self.references[self.block_of[block_hash]])
+        owned = sum(1 for block_hash in shared if self.references[self._block_of(block_hash)])
         return -(-tokens // self.block_size) - sequence.blocks - owned
 
     def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
         table = sequence.table = sequence.table or []
         for block_hash in sequence.block_hashes[: cached // self.block_size] if cached else ():
-            self._share(block := self.block_of[block_hash])
+            self._share(block := self._block_of(block_hash))
             table.append(block)
         while len(table) * self.block_size < tokens:
             table.append(self._pop())
@@ -188,6 +196,12 @@ class PagedKv(CountedKv):
                 self._write(table)
         decodes.owing.clear()
 
+    def name_filled(self, decodes: Decodes) -> None:
+        """Names the blocks that the coming decode step fills: whoever starts in that step finds them, as in vLLM v1."""
+        assert decodes.members is not None
+        for sequence in decodes.members[(decodes.steps + 1) % self.block_size]:
+            self._remember_last(sequence)
+
     def most_steps(self, decodes: Decodes, most: int) -> int:
         return decodes.quiet_steps(most)
 
@@ -206,6 +220,9 @@ class PagedKv(CountedKv):
     def release(self, sequence: Sequence, tokens: int) -> None:
         if tokens % self.block_size == 0:
             self._remember_last(sequence)
+        self.give_up(sequence)
+
+    def give_up(self, sequence: Sequence) -> None:
         for table in (sequence.table, *sequence.forks):
             for block in reversed(table):  # the end of a chain is forgotten before its beginning
                 self._drop(block)
@@ -219,9 +236,15 @@ class PagedKv(CountedKv):
         self.references[block] = 1
         forgotten = self.hash_of.pop(block, None)
         if forgotten is not None:
-            del self.block_of[forgotten]
+            blocks = self.blocks_of[forgotten]
+            del blocks[block]
+            if not blocks:
+                del self.blocks_of[forgotten]
             self.evictions += 1
         return block
+
+    def _block_of(self, block_hash: int) -> int:
+        return next(iter(self.blocks_of[block_hash]))
 
     def _share(self, block: int) -> None:
         if not self.references[block]:
@@ -236,9 +259,9 @@ class PagedKv(CountedKv):
             self.free += 1
 
     def _remember(self, block: int, block_hash: int) -> None:
-        if self.prefix_caching and block not in self.hash_of and block_hash not in self.block_of:
+        if self.prefix_caching and block not in self.hash_of:
             self.hash_of[block] = block_hash
-            self.block_of[block_hash] = block
+            self.blocks_of.setdefault(block_hash, {})[block] = None
 
     def _remember_last(self, sequence: Sequence) -> None:
         last = len(sequence.table) - 1

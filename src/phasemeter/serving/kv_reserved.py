@@ -134,6 +134,9 @@ class ReservedKv:
     def take_steps(self, decodes: Decodes, steps: int) -> None:
         decodes.owing.clear()
 
+    def name_filled(self, decodes: Decodes) -> None:
+        """Nothing: reserved memory has no names."""
+
     def most_steps(self, decodes: Decodes, most: int) -> int:
         return most
 
@@ -142,6 +145,9 @@ class ReservedKv:
         self.free += blocks
         if self.buddies is not None:
             self.buddies.give_back(address, run)
+
+    def give_up(self, sequence: Sequence) -> None:
+        self.release(sequence, 0)
 
     def used_tokens(self) -> int:
         return (self.total - self.free) * self.block_size

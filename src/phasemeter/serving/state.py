@@ -58,6 +58,7 @@ class State:
         self._resumed: list[Sequence] = []
         self._pulled: list[Sequence] = []
         self._swapped_blocks = 0
+        self._settled = False
 
     @property
     def preempted_now(self) -> bool:
@@ -83,13 +84,26 @@ class State:
         self.seats += sequence.samples
         return sequence
 
+    def settle(self) -> int:
+        """Gives the decodes the blocks of this step ahead of whom the policy admits next, where that matters: what they evict is
+        not found any more. Answers how many blocks they are still owed.
+        """
+        if not self.kv.named or not self.decodes.count:
+            return self.decodes.blocks_due()
+        self.kv.take_steps(self.decodes, 1)
+        self.kv.name_filled(self.decodes)
+        self._settled = True
+        return 0
+
     def preempt(self, sequence: Sequence) -> None:
         """Takes all KV of a running sequence; it waits, first in line, to recompute prompt and answer so far."""
         decoding = sequence._finish_at >= 0
         self._stop(sequence)
-        self.kv.release(sequence, sequence.computed if decoding else sequence.blocks * self.kv.block_size)
         if decoding:
+            self.kv.release(sequence, sequence.computed)
             sequence.target += 1  # the last token it emitted has no KV yet: it is recomputed with the others
+        else:
+            self.kv.give_up(sequence)
         sequence.computed = sequence.cached = 0
         self.waiting.appendleft(sequence)
         self._preempted.append((sequence, "recompute"))

@@ -34,7 +34,7 @@ class Sglang(Plain):
 
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
         kv, decodes = state.kv, state.decodes
-        self.ratio = max(self.least_ratio, self.ratio - self.decay * (decodes.steps - self.decoded))
+        self.ratio = max(self.least_ratio, self.ratio - self.decay * max(0, decodes.steps - self.decoded))
         self.decoded = decodes.steps
         if len(state.running) < self.seen:
             self.full = False
@@ -108,7 +108,9 @@ class Sglang(Plain):
             decodes.blocks_due() > kv.free or kv.free * kv.block_size < RETRACT_STEPS * len(order)
         ):
             state.preempt(order.pop())
+            state.waiting.append(state.waiting.popleft())  # retracted ones queue up behind all others
         emitted = sum(state.emitted(s) for s in order)
         capped = sum(CLIP if s.max_tokens is None else s.max_tokens for s in order)
         self.ratio = min(MILLION, (emitted + RETRACT_STEPS * len(order)) * MILLION // max(1, capped))
+        self.decoded = decodes.steps + 1  # the step that follows brings no decay
         self.full = False

@@ -35,7 +35,7 @@ class VllmV1(Plain):
             chunks, budget = self.run_in_order(state)
         else:
             chunks, budget = self.run(state)
-        if state.waiting and not state.preempted_now:
+        if state.waiting and budget > 0 and not state.preempted_now:
             self.admit(state, chunks, budget)
         return chunks, True
 
@@ -86,7 +86,8 @@ class VllmV1(Plain):
 
     def admit(self, state: State, chunks: list[Chunk], budget: int) -> None:
         kv, limits, waiting = state.kv, state.limits, state.waiting
-        spare = kv.free - state.decodes.blocks_due() - int(self.watermark * kv.total)
+        owed = state.settle()
+        spare = kv.free - owed - int(self.watermark * kv.total)
         while waiting and budget > 0 and state.seats < limits.max_num_seqs:
             head = waiting[0]
             cached = kv.match(head)
