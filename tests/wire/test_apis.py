@@ -82,6 +82,13 @@ def test_usage_on_each_prompts_last_chunk_is_that_prompts_own() -> None:
     assert [choice.usage_now for choice in found.choices] == [4, 6] and not found.usage_alone
 
 
+def test_a_gateway_that_answers_completions_as_chat_is_read() -> None:
+    whole = {"choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]}
+    stream = events(*({"choices": [{"index": 0, "delta": {"content": text}}]} for text in "ab"), completion("", "stop"))
+    asked = Asked(api="openai.completions")
+    assert [read([*stream, (90, DONE)], asked=asked).content, read(events(whole), asked=asked).content] == ["ab", "ab"]
+
+
 # --- Responses -----------------------------------------------------------------------------------------------------------
 
 RESPONSES = Asked(api="openai.responses")
@@ -310,13 +317,14 @@ def message(content: str, done: bool = False, **more: Any) -> dict[str, Any]:
 
 
 def test_ollama_chat_streams_lines_and_keeps_its_durations() -> None:
-    last = message("", True, done_reason="length", prompt_eval_count=9, eval_count=2, eval_duration=5, total_duration=7)
+    last = message("", True, done_reason="length", prompt_eval_count=9, eval_count=2, eval_duration=5, total_duration=7,
+                   prompt_eval_cached_count=8)  # fmt: skip
     found = read(lines(message("a"), message("b"), last), asked=OLLAMA)
     assert summary(found) == {
         "outcome": "ok", "failure": None, "ttft": 10, "ttfo": 10, "last": 20, "content": "ab", "finish": "length",
         "tokens": 2, "prompt": 9, "warnings": set(),
     }  # fmt: skip
-    assert found.timings["eval_duration"] == 5 and found.timings["total_duration"] == 7
+    assert found.cached_tokens == 8 and found.timings["eval_duration"] == 5 and found.timings["total_duration"] == 7
 
 
 def test_ollama_generate_thinking_tools_and_an_old_done_without_reason() -> None:

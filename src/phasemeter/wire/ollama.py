@@ -34,7 +34,8 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     logprobs = obj.get("logprobs")
     if isinstance(logprobs, list) and logprobs:
         reading.tokens(choice, len(logprobs))
-    reading.count(Usage(whole(obj.get("prompt_eval_count")), whole(obj.get("eval_count"))), read, None)
+    cached = whole(obj.get("prompt_eval_cached_count"))
+    reading.count(Usage(whole(obj.get("prompt_eval_count")), whole(obj.get("eval_count")), None, cached), read, None)
     if obj.get("done"):
         reason = obj.get("done_reason")
         choice.finish_reason = str(reason) if reason else "stop"  # before 0.3 there was no done_reason

@@ -44,7 +44,7 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
     reading.known = reading.known or "choices" in obj
     listed = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     for raw in listed:
-        _choice(reading, raw, read)
+        on_choice(reading, raw, read)
     usage = obj.get("usage") or _groq_usage(obj)
     if usage is not None:
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
@@ -61,7 +61,8 @@ def _groq_usage(obj: dict[str, Any]) -> Any:
     return extra.get("usage") if isinstance(extra, dict) else None
 
 
-def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
+def on_choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
+    """One choice of a chunk or answer."""
     if raw.get("error"):  # OpenRouter puts it into the choice too
         reading.fail("server_error_in_stream", error_text(raw["error"]))
     choice = reading.choice(raw.get("index"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from phasemeter.wire.events import CONTENT, Choice, Reading, Told, finish_of, reported_error, usage_of
-from phasemeter.wire.openai_chat import tokens_told
+from phasemeter.wire.openai_chat import on_choice, tokens_told
 
 
 def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
@@ -23,7 +23,10 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     reading.known = reading.known or "choices" in obj
     listed = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     for raw in listed:
-        _choice(reading, raw, read)
+        as_chat = raw.get("text") is None and (
+            raw.get("delta") or raw.get("message")
+        )  # some gateways answer all as chat
+        (on_choice if as_chat else _choice)(reading, raw, read)
     usage = obj.get("usage")
     if usage is not None:
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
