@@ -36,6 +36,13 @@ MISTAKES = {
     "a link's speed": ("RTX4090", "RTX4090\n  split: {link: {bytes_per_s: 3 parsec}}", "deployment.split.link.bytes_per_s"),
     "an objective": ("deployment:", "capacity: {objectives: {ttft: 300}}\ndeployment:", "capacity.objectives.ttft"),
     "replicas of a split": ("RTX4090", "RTX4090\n  replicas: 2\n  split: {}", "split.prefill"),
+    "a key written twice": ("requests: 100", "requests: 100\n  requests: 5", "`requests` stands here twice"),
+    "bytes of nothing": ("RTX4090", "RTX4090\n  kv_bytes: 0", "`deployment.kv_bytes`: 0"),
+    "no memory": ("RTX4090", "RTX4090\n  memory_share: 0", "`deployment.memory_share`: 0"),
+    "a link that carries nothing": ("RTX4090", "RTX4090\n  split: {link: {bytes_per_s: 0}}", "deployment.split.link.bytes_per_s"),
+    "a step of no time": ("RTX4090", "RTX4090\n  step_time: {linear: {prefill_s: [0, 0, 0], decode_s: [1, 0, 0]}}", "linear.prefill_s"),
+    "a step of negative time": ("RTX4090", "RTX4090\n  step_time: {linear: {prefill_s: [1, 0, -1], decode_s: [1, 0, 0]}}", "linear.prefill_s"),
+    "a pool's tokens": ("RTX4090", "RTX4090\n  split: {decode: {kv_tokens: -1}}", "`deployment.split.decode.kv_tokens`: -1"),
     "no YAML": ("workload:", "workload: [", "line 4: no YAML"),
 }  # fmt: skip
 
@@ -53,6 +60,15 @@ def test_a_mistake_is_one_line_with_its_path(mistake: str) -> None:
         parse_plan(text, "plan.yaml")
     message = str(caught.value)
     assert message.startswith("plan.yaml") and words in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "name", ["block_size", "kv_tokens", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "pipeline_parallel"]
+)
+@pytest.mark.parametrize("value", [0, -3])
+def test_zero_and_less_are_no_way_to_write_unlimited(name: str, value: int) -> None:
+    with pytest.raises(UserError, match=f"`deployment.{name}`: {value} has to be 1 or more"):
+        parse_plan(PLAN.replace("RTX4090", f"RTX4090\n  {name}: {value}"))
 
 
 def test_a_plain_plan_is_one_pool_with_kv_from_memory() -> None:

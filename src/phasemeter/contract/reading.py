@@ -15,6 +15,7 @@ import yaml
 
 from phasemeter import units
 from phasemeter.errors import FileError, UserError
+from phasemeter.workload.plain_yaml import PlainLoader
 
 T = TypeVar("T")
 LARGEST = 1_000_000  # characters of a contract: one is a page long; a file of megabytes is another one
@@ -124,32 +125,12 @@ def guess(word: str, known: Collection[str]) -> str:
     return f": write {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f": write {names[0]}"
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but a key written twice is an error, not the last one's silent victory."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
-    entries: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str | int | float | bool):
-            raise yaml.constructor.ConstructorError(None, None, "a key should be text", key_node.start_mark)
-        if key in entries:
-            raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands here twice", key_node.start_mark)
-        entries[key] = loader.construct_object(value_node, deep=True)
-    return entries
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-
-
 def load(text: str, file: str) -> Place:
     """The root of a YAML text. Raises FileError with the line for what is no YAML."""
     if len(text) > LARGEST:
         raise FileError(f"{file}: {len(text)} characters: a contract is a page long: is this another file?")
     try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
     except yaml.MarkedYAMLError as mistake:
         mark = mistake.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -22,12 +22,14 @@ from phasemeter.serving.analytic import (
 from phasemeter.serving.demand import Demand
 from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
+from phasemeter.serving.plan_checks import check_numbers
 from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, rows_of
 from phasemeter.serving.plan_workload import at as _at
 from phasemeter.serving.step_time import LinearCoefficients
 from phasemeter.serving.tables import LayerTables, read_tables
 from phasemeter.units import duration_s, rate_per_s, share, size_bytes
 from phasemeter.workload.lengths import Lengths
+from phasemeter.workload.plain_yaml import PlainLoader
 from phasemeter.workload.plan import TraceRow
 
 
@@ -140,7 +142,7 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
     Raises UserError: one line with the file's name and the path in it.
     """
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark is not None else ""
@@ -153,6 +155,7 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
         raise UserError(f"{name}: {_plainly(str(error), value)}") from error
     try:
         fields = {one: getattr(file, one) for one in PlanFile.__struct_fields__}
+        check_numbers(file.deployment, "deployment")
         plan = Plan(**fields, trace_rows=rows_of(file.workload, read), tables=_tables(file, read))
         demand_of(plan)
         pools_of(plan)
@@ -256,9 +259,7 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
     hardware = spec.hardware
     if not isinstance(hardware, Hardware):
         hardware = _at("deployment.hardware", accelerator, hardware)
-    for name in ("replicas", "tensor_parallel", "pipeline_parallel"):
-        if getattr(pool, name) < 1:
-            raise UserError(f"`{path}.{name}`: {getattr(pool, name)} has to be 1 or more")
+    check_numbers(pool, path)
     step_time = pool.step_time or spec.step_time
     deployment = Deployment(
         model=model,
@@ -274,6 +275,8 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
     kv_tokens = pool.kv_tokens or spec.kv_tokens
     if kv_tokens is None:
         memory_share = _at("deployment.memory_share", share, spec.memory_share)
+        if memory_share == 0:
+            raise UserError(f"`deployment.memory_share`: {spec.memory_share} leaves no memory to the engine")
         reserve = activation_reserve_bytes(deployment, spec.max_num_batched_tokens or 2048)
         kv_tokens = _at("deployment.model", lambda one: kv_capacity_tokens(one, memory_share, reserve), deployment)
     longest = _longest_prompt(plan)
@@ -308,4 +311,7 @@ def link_of(split: SplitSpec) -> tuple[float, float]:
     rate = split.link.bytes_per_s
     text = rate.removesuffix("/s").strip() if isinstance(rate, str) else rate
     latency: float = _at(f"{path}.latency", duration_s, split.link.latency)
-    return latency, _at(f"{path}.bytes_per_s", size_bytes, text)
+    bytes_per_s: float = _at(f"{path}.bytes_per_s", size_bytes, text)
+    if not bytes_per_s > 0:
+        raise UserError(f"`{path}.bytes_per_s`: {rate} carries nothing: write it like 25 GB")
+    return latency, bytes_per_s
