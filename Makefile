@@ -56,6 +56,8 @@ bench: $(VENV)/.dev ## our own performance: stamps against a truth server, laten
 	$(call within,90) $(PY) bench/analysis_bench.py --requests 500 --shapes vllm
 	$(call within,60) $(PY) bench/summary_bench.py
 	$(call within,60) $(PY) bench/serving_bench.py --requests 2000
+	$(call within,120) $(PY) bench/emulator_bench.py --rounds 2
+	$(call within,120) $(PY) bench/evidence_bench.py
 
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) install -q -c constraints.txt -e '.[docs]'

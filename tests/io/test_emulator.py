@@ -16,7 +16,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
-from phasemeter.io.emulator import Emulator, Lag, Settings
+from phasemeter.io.emulator import Emulator, Settings
+from phasemeter.io.emulator_lag import Lag
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_truth import Truth, TruthFile, read_truth
 from phasemeter.serving.events import Admitted, Event, Finished, Preempted, Tokens
@@ -214,7 +215,7 @@ def test_an_answer_without_a_stream_is_whole() -> None:
         ("/v1/chat/completions", chat(max_tokens=0), 400, "max_tokens"),
         ("/v1/chat/completions", chat(max_tokens="many"), 400, "max_tokens"),
         ("/v1/chat/completions", chat(max_tokens=5000), 400, "maximum context length"),
-        ("/v1/chat/completions", chat(n=2), 400, "n"),
+        ("/v1/chat/completions", chat(n=0), 400, "n"),
         ("/v1/chat/completions", chat(stream=True, emulate={"explode": 1}), 400, "explode"),
         ("/v1/chat/completions", chat(emulate={"error_status": 503}), 503, "asked to fail"),
         ("/v1/completions", {"prompt": ""}, 400, "prompt"),
@@ -432,3 +433,102 @@ def test_truth_survives_its_file(tmp_path: Path) -> None:
     file.write(truth)
     file.close()
     assert read_truth(tmp_path / "t.jsonl") == [truth]
+
+
+def test_logprobs_come_with_each_token_of_a_chat_and_of_a_completion() -> None:
+    with serving() as emulator:
+        asked = chat(stream=True, max_tokens=3, logprobs=True, top_logprobs=2)
+        parts = events(talk(emulator.server.port, post("/v1/chat/completions", asked)))
+        body = {"prompt": [[5, 6, 7]], "stream": True, "max_tokens": 3, "logprobs": 1}
+        texts = events(talk(emulator.server.port, post("/v1/completions", body)))
+        whole = talk(emulator.server.port, post("/v1/completions", {"prompt": "a b", "max_tokens": 3, "logprobs": 2}))
+    tokens = [part["choices"][0] for part in parts[1:-1]]
+    assert [one["logprobs"]["content"][0]["token"] for one in tokens] == [one["delta"]["content"] for one in tokens]
+    assert all(len(one["logprobs"]["content"][0]["top_logprobs"]) == 2 for one in tokens)
+    assert [part["choices"][0]["logprobs"]["tokens"] for part in texts[:-1]] == [
+        [p["choices"][0]["text"]] for p in texts[:-1]
+    ]
+    choice = json.loads(whole.partition(b"\r\n\r\n")[2])["choices"][0]
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"] and len(choice["logprobs"]["text_offset"]) == 3
+
+
+def test_usage_in_every_chunk_grows_by_what_the_chunk_brings() -> None:
+    with serving() as emulator:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        asked = chat(stream=True, max_tokens=4, stream_options=options)
+        parts = events(talk(emulator.server.port, post("/v1/chat/completions", asked)))
+    assert [part["usage"]["completion_tokens"] for part in parts[:-1]] == [0, 1, 2, 3, 4, 4]
+
+
+def test_choices_come_side_by_side_under_their_own_index(tmp_path: Path) -> None:
+    with serving(tmp_path / "truth.jsonl") as emulator:
+        asked = chat(stream=True, n=3, max_tokens=4, stream_options={"include_usage": True})
+        parts = events(talk(emulator.server.port, post("/v1/chat/completions", asked)))
+        whole = json.loads(
+            talk(emulator.server.port, post("/v1/chat/completions", chat(n=2))).partition(b"\r\n\r\n")[2]
+        )
+        generated = emulator.metrics.counters["generation_tokens"]
+    by_index: dict[int, list[Any]] = {}
+    for part in parts[:-2]:
+        by_index.setdefault(part["choices"][0]["index"], []).append(part["choices"][0])
+    assert sorted(by_index) == [0, 1, 2]
+    for choices in by_index.values():
+        assert len("".join(one["delta"].get("content", "") for one in choices).split()) == 4
+        assert [one["finish_reason"] for one in choices if one["finish_reason"]] == ["length"]
+    assert parts[-2]["usage"]["completion_tokens"] == 12 and [one["index"] for one in whole["choices"]] == [0, 1]
+    assert generated == 12 + 12 and [one.choices for one in read_truth(tmp_path / "truth.jsonl")] == [3, 2]
+
+
+def test_models_tell_their_root_and_a_version_is_told() -> None:
+    with serving() as emulator:
+        get = b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        listed = json.loads(talk(emulator.server.port, get % b"/v1/models").partition(b"\r\n\r\n")[2])["data"][0]
+        version = json.loads(talk(emulator.server.port, get % b"/version").partition(b"\r\n\r\n")[2])
+    assert {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"} == set(listed)
+    assert "emulator" in version["version"]
+
+
+class Racing(Metronome):
+    """Its next step is always due already: nobody could keep up with it."""
+
+    def due_ns(self) -> int | None:
+        return 1 if self.left else None
+
+    def advance(self, now_ns: int) -> list[Event]:
+        self.next_ns = now_ns - 20_000_000 if self.left else None
+        return super().advance(now_ns - 20_000_000)
+
+
+def test_a_server_that_cannot_keep_up_still_hears_and_says_so_everywhere_and_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    get = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with serving(tmp_path / "truth.jsonl", engine=Racing()) as emulator:
+        emulator.complain = said.append
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+            sock.sendall(post("/v1/chat/completions", chat(stream=True, max_tokens=4000, ignore_eos=True)))
+            sock.recv(4096)
+            page = b""
+            for _ in range(50):
+                page = talk(emulator.server.port, get)
+                if said:
+                    break
+            page = talk(emulator.server.port, get)
+    (truth,) = read_truth(tmp_path / "truth.jsonl")
+    assert b"phasemeter_emulator_keeps_up 0.0" in page
+    assert len(said) == 1 and "can't keep up" in said[0]
+    assert truth.late_steps == truth.steps > 100
+
+
+def test_a_client_that_leaves_while_a_step_is_written_leaves_the_others_in_order(tmp_path: Path) -> None:
+    body = chat(stream=True, max_tokens=200, ignore_eos=True)
+    with serving(tmp_path / "truth.jsonl") as emulator:
+        leaver = socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5)
+        leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        leaver.sendall(post("/v1/chat/completions", body))
+        leaver.recv(4096)
+        threading.Timer(0.05, leaver.close).start()  # a reset: the next write fails
+        talk(emulator.server.port, post("/v1/chat/completions", body))
+    gone, stayed = read_truth(tmp_path / "truth.jsonl")
+    assert gone.outcome == "client_gone" and stayed.outcome == "length"
+    assert list(stayed.planned_ns) == sorted(set(stayed.planned_ns)) and len(stayed.planned_ns) == 200
+    assert len(gone.written_ns) <= len(gone.planned_ns) < 200

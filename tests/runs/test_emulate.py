@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from phasemeter.errors import UserError
+from phasemeter.io.emulator import Emulator
 from phasemeter.io.emulator_truth import TruthFile, read_truth
 from phasemeter.runs.emulate import emulator
 from phasemeter.serving.plan import parse_plan
@@ -72,3 +73,58 @@ def test_a_client_that_leaves_frees_its_blocks_at_the_next_step() -> None:
 def test_an_unknown_fault_in_a_plan_is_named() -> None:
     with pytest.raises(UserError, match=r"emulate.*explode"):
         emulator(parse_plan(PLAN + "emulate: {explode: 1}\n"), "plan.yaml", host="127.0.0.1", port=0)
+
+
+def served(plan: str, *bodies: dict[str, object]) -> tuple[list[bytes], Emulator]:
+    """The answers to bodies sent one after the other to a server of `plan`, and that server, idle."""
+    server = emulator(parse_plan(plan), "plan.yaml", host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    answers = []
+    try:
+        for one in bodies:
+            body = json.dumps({"messages": [{"role": "user", "content": "a b c " * 20}], **one}).encode()
+            with socket.create_connection(("127.0.0.1", server.server.port), timeout=5) as sock:
+                head = f"POST /v1/chat/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+                sock.sendall(head.encode() + body)
+                got = b""
+                try:
+                    while data := sock.recv(65536):
+                        got += data
+                except ConnectionResetError:
+                    got += b"<reset>"
+                answers.append(got)
+        for _ in range(300):
+            if server.engine.load()[:2] == (0, 0):
+                break
+            time.sleep(0.01)
+    finally:
+        server.stop()
+        thread.join(10)
+    return answers, server
+
+
+@pytest.mark.parametrize("fault", [{"truncate_after_tokens": 3, "reset": True}, {"error_after_tokens": 3}])
+def test_a_stream_that_a_fault_ends_frees_its_blocks(fault: dict[str, object]) -> None:
+    plan = PLAN.replace("{fixed: 8}", "{fixed: 4000}").replace("hardware: H100", "hardware: H100\n  kv_tokens: 8000")
+    _, server = served(plan, {"stream": True, "emulate": fault})
+    assert server.engine.load() == (0, 0, 0.0) and not server.streams and not server.leaving
+
+
+def test_choices_are_samples_where_the_policy_has_them_and_refused_where_not() -> None:
+    with_samples = PLAN.replace("hardware: H100", "hardware: H100\n  policy: vllm_v0")
+    (answer,), server = served(with_samples, {"n": 3})
+    document = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert [one["index"] for one in document["choices"]] == [0, 1, 2]
+    assert document["usage"]["completion_tokens"] == 24 and server.metrics.success["stop"] == 3
+    (refused,), _ = served(PLAN.replace("hardware: H100", "hardware: H100\n  policy: vllm_v1"), {"n": 3})
+    assert refused.startswith(b"HTTP/1.1 400") and b"one sample a request" in refused
+
+
+def test_usage_tells_what_came_from_the_prefix_cache_where_there_is_one() -> None:
+    plan = PLAN.replace("hardware: H100", "hardware: H100\n  prefix_cache: true")
+    answers, _ = served(plan, {}, {})
+    usages = [json.loads(answer.partition(b"\r\n\r\n")[2])["usage"] for answer in answers]
+    assert [one["prompt_tokens_details"]["cached_tokens"] for one in usages] == [0, 48]
+    (plain,), _ = served(PLAN, {})
+    assert "prompt_tokens_details" not in json.loads(plain.partition(b"\r\n\r\n")[2])["usage"]

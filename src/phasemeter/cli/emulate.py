@@ -46,6 +46,8 @@ def emulate(
     if otlp is not None:
         server.spans = lazy.load("phasemeter.io.emulator_spans").SpanExporter(otlp)
 
+    server.complain = lambda words: print(f"phasemeter: {words}", file=sys.stderr, flush=True)
+
     def stop(number: int, frame: Any) -> None:
         server.stop()
 
@@ -64,6 +66,6 @@ def emulate(
         f"after plan, its last {end_s * 1e3:.2f} ms",
         file=sys.stderr,
     )
-    if (complaint := server.lag.complaint()) is not None:
+    if (complaint := server.lag.complaint()) is not None and not server.complained:
         print(f"phasemeter: {complaint}", file=sys.stderr)
     return 0

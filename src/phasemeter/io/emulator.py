@@ -18,22 +18,24 @@ from typing import Protocol
 
 import msgspec
 
-from phasemeter.errors import UserError
+from phasemeter import __version__
+from phasemeter.errors import InternalError, UserError
 from phasemeter.io.emulator_account import block_hashes, finished_of, span_of, truth_of
 from phasemeter.io.emulator_api import ApiError, Ask, Faults, parse
 from phasemeter.io.emulator_http import Connection, HttpRequest, HttpServer
+from phasemeter.io.emulator_lag import Lag
 from phasemeter.io.emulator_metrics import Metrics
 from phasemeter.io.emulator_spans import SpanExporter
-from phasemeter.io.emulator_stream import Stream
+from phasemeter.io.emulator_stream import Step, Stream
 from phasemeter.io.emulator_truth import TruthFile
+from phasemeter.io.worker_main import finer_timer
 from phasemeter.serving.cluster import Split
-from phasemeter.serving.events import Admitted, Event, Finished, Preempted, Tokens
+from phasemeter.serving.events import Aborted, Admitted, Event, Finished, Preempted, Tokens
 from phasemeter.serving.sequence import Request
 
 clock = time.monotonic_ns
-LATE_STEP_NS = 1_000_000  # a step that starts later than this after its plan counts as late
-LATE_WRITE_NS = 10_000_000
 SPIN_NS = 250_000  # a sleep ends up to this late: the last stretch before a step is spent awake
+LOOK_NS = 1_200  # and this much more for each stream, to look up who is in the step
 
 
 class Serving(Protocol):
@@ -57,41 +59,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = False
 
 
-class Lag:
-    """How late steps started to be written, and ended: the emulator's own fidelity."""
-
-    def __init__(self) -> None:
-        self.steps = self.late_starts = self.late_ends = 0
-        self.starts_ns: list[int] = []
-        self.ends_ns: list[int] = []
-
-    def note(self, planned_ns: int, started_ns: int, ended_ns: int) -> None:
-        self.steps += 1
-        self.late_starts += started_ns - planned_ns > LATE_STEP_NS
-        self.late_ends += ended_ns - planned_ns > LATE_WRITE_NS
-        if len(self.starts_ns) >= 100_000:
-            del self.starts_ns[:50_000], self.ends_ns[:50_000]
-        self.starts_ns.append(started_ns - planned_ns)
-        self.ends_ns.append(ended_ns - planned_ns)
-
-    def p99_s(self) -> tuple[float, float]:
-        """p99 of (first write − plan, last write − plan) over the last steps, in seconds."""
-        if not self.starts_ns:
-            return 0.0, 0.0
-        at = min(len(self.starts_ns) - 1, int(0.99 * len(self.starts_ns)))
-        return sorted(self.starts_ns)[at] / 1e9, sorted(self.ends_ns)[at] / 1e9
-
-    def complaint(self) -> str | None:
-        """One line when it doesn't keep up: more than one step in a hundred is late."""
-        if self.steps < 100 or max(self.late_starts, self.late_ends) <= self.steps / 100:
-            return None
-        start_s, end_s = self.p99_s()
-        return (
-            f"can't keep up: at p99 a step's first write is {start_s * 1e3:.1f} ms and its last {end_s * 1e3:.1f} ms "
-            "after plan; hold clients against `written_ns`, or offer less"
-        )
-
-
 class Emulator:
     """A server. `run` blocks until `stop()`; every request ends as one line of truth, one span and vLLM's metrics."""
 
@@ -109,7 +76,12 @@ class Emulator:
         self.timers: list[tuple[int, int, Stream]] = []
         self.order = itertools.count()
         self.served = self.moves_told = 0
-        self.stopping = self.closed = False
+        self.stepping = self.complained = self.stopping = self.closed = False
+        self.left: list[Stream] = []  # whose clients left while a step was being written
+        self.leaving: set[str] = set()  # called off, but still in the engine
+        self.look: Callable[[], tuple[int, tuple[str, ...], tuple[str, ...]] | None] = lambda: None
+        self.ahead: Step | None = None
+        self.complain: Callable[[str], None] = lambda words: None  # told once, when it can't keep up
 
     def stop(self) -> None:
         """End `run` soon; may be called from a signal handler or another thread."""
@@ -118,6 +90,7 @@ class Emulator:
 
     def run(self) -> None:
         """Serve. The collector of reference circles runs only while nothing is streaming: a pause would be a late step."""
+        finer_timer()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -136,15 +109,27 @@ class Emulator:
         due = self.engine.due_ns()
         if self.timers and (due is None or self.timers[0][0] < due):
             due = self.timers[0][0]
-        self.server.poll(None if due is None else due - SPIN_NS)
+        awake_ns = SPIN_NS + LOOK_NS * len(self.streams)
+        self.server.poll(None if due is None else due - awake_ns)
         now = clock()
-        while due is not None and due - SPIN_NS <= now < due:
-            now = clock()
+        if due is not None and due - awake_ns <= now < due:
+            self._look_ahead()
+            while now < due:
+                now = clock()
         self._advance(now)
         while self.timers and self.timers[0][0] <= now:
             stream = heapq.heappop(self.timers)[2]
             stream.flush(now)
             self._settle(stream)
+
+    def _look_ahead(self) -> None:
+        """Just before a step's end: who gets its tokens, so that its first write waits for nothing."""
+        found = None if self.settings.prefix_cache else self.look()
+        self.ahead = None if found is None else Step(*found, *self._streams_of(found[1], found[2]))
+
+    def _streams_of(self, first: tuple[str, ...], more: tuple[str, ...]) -> tuple[list[Stream], list[Stream]]:
+        get = self.streams.get
+        return [s for one in first if (s := get(one)) is not None], [s for one in more if (s := get(one)) is not None]
 
     def close(self) -> None:
         self.closed = True
@@ -157,54 +142,97 @@ class Emulator:
             self.truth.close()
 
     def _advance(self, now_ns: int) -> None:
+        """Everything that the engine has up to now. A client found gone meanwhile waits for the end of it."""
         due = self.engine.due_ns()
-        if due is None or due > now_ns:
+        if due is None or due > now_ns or self.stepping:
             return
-        for event in self.engine.advance(now_ns):
+        self.stepping = True
+        if self.ahead is not None and self.ahead.at_ns == due:
+            self._write(self.ahead)
+        else:
+            self.ahead = None
+        events = self.engine.advance(now_ns)
+        if self.settings.prefix_cache:
+            self._note_cached(events)
+        for event in events:
             if isinstance(event, Tokens):
                 self._tokens(event)
-            elif isinstance(event, Admitted):
-                if (stream := self.streams.get(event.request_id)) is not None and stream.scheduled_ns is None:
-                    stream.scheduled_ns = event.at_ns
-            elif isinstance(event, Preempted):
-                self.metrics.counters["num_preemptions"] += 1
-                if (stream := self.streams.get(event.request_id)) is not None:
-                    stream.preemptions += 1
-            elif isinstance(event, Finished) and (stream := self.streams.get(event.request_id)) is not None:
-                self.metrics.counters["prefix_cache_hits"] += event.truth.cached_tokens
-                stream.cached_tokens = event.truth.cached_tokens
-                self._settle(stream)
+            else:
+                self._happened(event)
+        self.stepping = False
+        left, self.left = self.left, []
+        for stream in left:
+            self._leave(stream)
+
+    def _note_cached(self, events: list[Event]) -> None:
+        """Before the last token is written: its usage tells what came from the cache."""
+        for event in events:
+            if isinstance(event, Finished) and (stream := self.streams.get(event.request_id)) is not None:
+                stream.told_cached = event.truth.cached_tokens
+
+    def _happened(self, event: Event) -> None:
+        stream = self.streams.get(event.request_id) if not isinstance(event, Tokens) else None
+        if isinstance(event, Preempted):
+            self.metrics.counters["num_preemptions"] += 1
+        if isinstance(event, Finished | Aborted):
+            self.leaving.discard(event.request_id)
+        if stream is None:
+            return
+        if isinstance(event, Admitted):
+            stream.scheduled_ns = event.at_ns if stream.scheduled_ns is None else stream.scheduled_ns
+        elif isinstance(event, Preempted):
+            stream.preemptions += 1
+        elif isinstance(event, Finished):
+            self.metrics.counters["prefix_cache_hits"] += event.truth.cached_tokens
+            stream.cached_tokens = event.truth.cached_tokens
+            stream.finished = True
+            self._settle(stream)
 
     def _tokens(self, event: Tokens) -> None:
-        """Write one step. Nothing but writing happens before its last write."""
-        started, at_ns, streams = clock(), event.at_ns, self.streams
-        for request_id in event.more:
-            if (stream := streams.get(request_id)) is not None:
-                stream.token(at_ns)
-        for request_id in event.first:
-            if (stream := streams.get(request_id)) is not None:
-                stream.token(at_ns)
-        ended = clock()
-        self.lag.note(at_ns, started, ended)
+        """Write one step, if it was not written ahead of being told, then account for it."""
+        step, self.ahead = self.ahead, None
+        if step is None:
+            step = Step(event.at_ns, event.first, event.more, *self._streams_of(event.first, event.more))
+            self._write(step)
+        elif (step.at_ns, step.first, step.more) != (event.at_ns, event.first, event.more):
+            raise InternalError(f"the engine told of another step at {event.at_ns} ns than was coming")
+        self._account(step)
+        if not self.complained and self.lag.steps % 100 == 0 and (words := self.lag.complaint()) is not None:
+            self.complained = True
+            self.complain(words)
+
+    def _write(self, step: Step) -> None:
+        self.lag.note(step.at_ns, *step.write())
+
+    def _account(self, step: Step) -> None:
+        """After a step's last write: its counts, and the next step's bytes."""
         gaps: Counter[int] = Counter()
-        for request_id in event.more:
-            if (stream := streams.get(request_id)) is not None:
-                planned = stream.planned_ns
-                gaps[planned[-1] - planned[-2]] += 1
-                if stream.outcome is not None and len(planned) < stream.output_tokens:
-                    self._settle(stream)  # a fault ended it early
-        for request_id in event.first:
-            if (stream := streams.get(request_id)) is not None:
-                if stream.outcome is not None and len(stream.planned_ns) < stream.output_tokens:
-                    self._settle(stream)
-                self.metrics.observe("time_to_first_token_seconds", (ended - stream.arrival_ns) / 1e9)
-                self.metrics.counters["prompt_tokens"] += len(stream.ask.prompt)
+        made, computed, at_ns = 0, 0, step.at_ns
+        for stream in step.more_streams:
+            planned, choices = stream.planned_ns, stream.ask.n
+            if stream.ready is not None:
+                planned.append(at_ns)
+            if len(planned) > 1:
+                gaps[at_ns - planned[-2]] += choices
+            made += choices
+            self._after_step(stream)
+        for stream in step.first_streams:
+            made += stream.ask.n
+            computed += len(stream.ask.prompt)
+            for _ in range(stream.ask.n):  # vLLM observes each sample
+                self.metrics.observe("time_to_first_token_seconds", (step.ended_ns - stream.arrival_ns) / 1e9)
+            self._after_step(stream)
         for gap, times in gaps.items():
             self.metrics.histograms["inter_token_latency_seconds"].observe(gap / 1e9, times)
-        made = len(event.more) + len(event.first)
+        self.metrics.counters["prompt_tokens"] += computed
         self.metrics.counters["generation_tokens"] += made
-        computed = sum(len(streams[one].ask.prompt) for one in event.first if one in streams)
         self.metrics.observe("iteration_tokens_total", made + computed)
+
+    def _after_step(self, stream: Stream) -> None:
+        if stream.outcome is not None and len(stream.planned_ns) < stream.output_tokens:
+            self._settle(stream)  # a fault ended it early
+        else:
+            stream.prepare()
 
     def handle(self, connection: Connection, request: HttpRequest) -> None:
         """Route one request."""
@@ -225,14 +253,17 @@ class Emulator:
             raise ApiError(404, f"{request.path} is not served here", kind="NotFoundError")
         if path == "/v1/models":
             about = {"object": "model", "created": int(self.metrics.started_s), "owned_by": "phasemeter"}
-            context = {"max_model_len": self.settings.max_context_tokens}
-            data = [{"id": name, **about, **context} for name in self.settings.models]
+            root = {"root": self.settings.models[0], "parent": None}
+            context = {"max_model_len": self.settings.max_context_tokens, "permission": []}
+            data = [{"id": name, **about, **root, **context} for name in self.settings.models]
             connection.respond(200, json.dumps({"object": "list", "data": data}).encode())
+        elif path == "/version":
+            connection.respond(200, json.dumps({"version": f"phasemeter-emulator {__version__}"}).encode())
         elif path in {"/health", "/ping"}:
             connection.respond(200, b"")
         elif path == "/metrics":
             self._gauges()
-            connection.respond(200, self.metrics.page(), "text/plain; version=0.0.4; charset=utf-8")
+            connection.respond(200, self.metrics.page() + self.lag.page(), "text/plain; version=0.0.4; charset=utf-8")
         else:
             raise ApiError(404, f"{request.path} is not served here", kind="NotFoundError")
 
@@ -258,7 +289,9 @@ class Emulator:
         output = self._length(ask)
         named = request.headers.get("x-request-id") or secrets.token_hex(16)
         response_id = f"{'chatcmpl' if chat else 'cmpl'}-{named}"
-        while response_id in self.streams:  # two requests in flight under one name: vLLM tells them apart likewise
+        while (
+            response_id in self.streams or response_id in self.leaving
+        ):  # two requests in flight under one name: vLLM tells them apart likewise
             response_id += f"-{next(self.order)}"
         self.served += 1
         arrival = Request(
@@ -268,6 +301,7 @@ class Emulator:
             arrival_ns=request.arrived_ns,
             max_tokens=ask.max_tokens,
             block_hashes=block_hashes(ask.prompt) if self.settings.prefix_cache else (),
+            samples=ask.n,
         )
         now = clock()
         self._advance(now)
@@ -277,6 +311,9 @@ class Emulator:
             raise ApiError(400, str(error)) from error
         stream = Stream(connection, request, ask, response_id, output)
         stream.later = self._later
+        stream.told_cached = 0 if self.settings.prefix_cache else None
+        stream.steps_before, stream.late_before = self.lag.steps, self.lag.late
+        stream.prepare()
         self.streams[response_id] = stream
         self.of_connection[connection.fd] = response_id
         self.metrics.counters["prefix_cache_queries"] += len(ask.prompt)
@@ -299,10 +336,13 @@ class Emulator:
         heapq.heappush(self.timers, (when_ns, next(self.order), stream))
 
     def _settle(self, stream: Stream) -> None:
-        """Tell about a stream whose answer is out. With faults it may end before its sequence, which then runs on unheard."""
+        """Tell about a stream whose answer is out. One that a fault ended early is called off in the engine."""
         if stream.outcome is None or stream.response_id not in self.streams:
             return
         self._forget(stream)
+        stream.connection.done()
+        if not stream.finished and len(stream.planned_ns) < stream.output_tokens:
+            self._abort(stream)
 
     def _gone(self, connection: Connection) -> None:
         response_id = self.of_connection.get(connection.fd)
@@ -310,24 +350,38 @@ class Emulator:
         if stream is None:
             return
         stream.outcome = "client_gone"
+        if self.stepping:
+            self.left.append(stream)
+        else:
+            self._leave(stream)
+
+    def _leave(self, stream: Stream) -> None:
+        if stream.response_id not in self.streams:
+            return
         self._forget(stream)
-        if not self.closed:
-            now = clock()
-            self._advance(now)
-            self.engine.abort(now, stream.response_id)  # its sequence and its blocks are free from the next step on
+        if not stream.finished and not self.closed:
+            self._advance(clock())
+            self._abort(stream)
+
+    def _abort(self, stream: Stream) -> None:
+        """Its sequence and its blocks are free from the next step on."""
+        if self.engine.abort(clock(), stream.response_id):
+            self.leaving.add(stream.response_id)
 
     def _forget(self, stream: Stream) -> None:
         end = clock()
         del self.streams[stream.response_id]
-        self.of_connection.pop(stream.connection.fd, None)
+        if self.of_connection.get(stream.connection.fd) == stream.response_id:
+            del self.of_connection[stream.connection.fd]
         finished = finished_of(stream, end)
-        if finished is None:
-            self.metrics.success["abort"] += 1
-        else:
-            self.metrics.finish(finished)
-            if self.spans is not None:
-                self.spans.send(span_of(stream, finished, end))
+        for _ in range(stream.ask.n):
+            if finished is None:
+                self.metrics.success["abort"] += 1
+            else:
+                self.metrics.finish(finished)
+        if finished is not None and self.spans is not None:
+            self.spans.send(span_of(stream, finished, end))
         if self.truth is not None:
-            self.truth.write(truth_of(stream, end))
+            self.truth.write(truth_of(stream, end, self.lag))
             if not self.streams:
                 self.truth.flush()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phasemeter.io.emulator_lag import Lag
 from phasemeter.io.emulator_metrics import Finished
 from phasemeter.io.emulator_spans import RequestSpan
 from phasemeter.io.emulator_stream import Stream
@@ -25,7 +26,7 @@ def block_hashes(prompt: tuple[object, ...]) -> tuple[int, ...]:
     return tuple(hashes)
 
 
-def truth_of(stream: Stream, end_ns: int) -> Truth:
+def truth_of(stream: Stream, end_ns: int, lag: Lag) -> Truth:
     """The record of one request, whatever became of it."""
     written: list[int | None] = list(stream.written_ns)
     written += [None] * (len(stream.planned_ns) - len(written))
@@ -49,6 +50,9 @@ def truth_of(stream: Stream, end_ns: int) -> Truth:
             for name, value in msgspec.to_builtins(stream.ask.faults).items()
             if value != stream.ask.faults.__struct_defaults__[stream.ask.faults.__struct_fields__.index(name)]
         },
+        choices=stream.ask.n,
+        steps=lag.steps - stream.steps_before,
+        late_steps=lag.late - stream.late_before,
     )
 
 
@@ -73,8 +77,8 @@ def span_of(stream: Stream, finished: Finished, end_ns: int) -> RequestSpan:
     """vLLM's `llm_request` span: latencies in seconds, the start on the wall clock."""
     counts = {
         "gen_ai.usage.prompt_tokens": finished.prompt_tokens,
-        "gen_ai.usage.completion_tokens": finished.output_tokens,
-        "gen_ai.request.n": 1,
+        "gen_ai.usage.completion_tokens": finished.output_tokens * stream.ask.n,
+        "gen_ai.request.n": stream.ask.n,
     }
     if stream.ask.max_tokens is not None:
         counts["gen_ai.request.max_tokens"] = stream.ask.max_tokens

@@ -1,7 +1,7 @@
-"""The OpenAI API as the emulator speaks it: what a request asks for, and the bytes of an answer.
+"""The OpenAI API as the emulator hears it: what a request asks for.
 
-Lives here: parsing and checking of bodies, error documents, chunk framing. Must not live here: sockets, clocks, the engine.
-A prompt's tokens are its words, and an answer's tokens are words of four letters, one a token: any client can count them.
+Lives here: parsing and checking of bodies, error documents. Must not live here: an answer's bytes (emulator_writer), sockets, clocks.
+A prompt's tokens are its words, or the ids that it consists of.
 """
 
 from __future__ import annotations
@@ -11,13 +11,7 @@ from typing import Any
 
 import msgspec
 
-_WORDS = """
-able acid aged also area army away baby back ball band bank base bath bear beat
-been beer bell belt best bill bird blow blue boat body bomb bond bone book boom
-born boss both bowl bulk burn bush busy call calm came camp card care case cash
-cast cell chat chip city club coal coat code cold come cook cool cope copy core
-"""
-TOKENS = tuple(f" {word}".encode() for word in _WORDS.split())
+MAX_CHOICES = 128
 
 
 class ApiError(Exception):
@@ -68,6 +62,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     ignore_eos: bool
     faults: Faults
+    n: int = 1
+    logprobs: int | None = None  # how many alternatives beside each token's own; None: no logprobs at all
+    continuous_usage: bool = False
 
 
 def _integer(body: dict[str, Any], name: str, least: int) -> int | None:
@@ -108,9 +105,24 @@ def _text_prompt(body: dict[str, Any]) -> tuple[Any, ...]:
         prompt = prompt[0]
     if isinstance(prompt, str):
         return tuple(prompt.split())
-    if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
+    if isinstance(prompt, list) and prompt and all(type(token) is int and token >= 0 for token in prompt):
         return tuple(prompt)
-    raise ApiError(400, "`prompt` must be a string or a list of token ids", "prompt")
+    raise ApiError(400, "`prompt` must be a string or a list of token ids, one prompt a request", "prompt")
+
+
+def _logprobs(body: dict[str, Any], *, chat: bool) -> int | None:
+    """Chat asks with a boolean and counts the alternatives apart, completions ask with their number."""
+    if not chat:
+        return _integer(body, "logprobs", 0)
+    most = _integer(body, "top_logprobs", 0) or 0
+    asked = body.get("logprobs") or False
+    if not isinstance(asked, bool):
+        raise ApiError(400, f"`logprobs` must be true or false, got {asked!r}", "logprobs")
+    if most and not asked:
+        raise ApiError(400, "`top_logprobs` needs `logprobs`: true", "top_logprobs")
+    if most > 20:
+        raise ApiError(400, f"`top_logprobs` is 20 at most, got {most}", "top_logprobs")
+    return most if asked else None
 
 
 def parse_faults(body: dict[str, Any], header: str | None, default: Faults) -> Faults:
@@ -140,8 +152,9 @@ def parse(data: bytes, *, chat: bool, models: tuple[str, ...], fault_header: str
     model = body.get("model", models[0])
     if model not in models:
         raise ApiError(404, f"The model `{model}` does not exist.", "model", "NotFoundError")
-    if _integer(body, "n", 1) not in {None, 1}:
-        raise ApiError(400, "`n` must be 1: this server answers with one choice", "n")
+    choices = _integer(body, "n", 1) or 1
+    if choices > MAX_CHOICES:
+        raise ApiError(400, f"`n` is {MAX_CHOICES} at most, got {choices}", "n")
     prompt = _chat_prompt(body) if chat else _text_prompt(body)
     if not prompt:
         raise ApiError(400, "the prompt is empty", "messages" if chat else "prompt")
@@ -161,101 +174,7 @@ def parse(data: bytes, *, chat: bool, models: tuple[str, ...], fault_header: str
         include_usage=bool(options.get("include_usage")),
         ignore_eos=bool(body.get("ignore_eos")),
         faults=parse_faults(body, fault_header, default),
+        n=choices,
+        logprobs=_logprobs(body, chat=chat),
+        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
     )
-
-
-def usage(prompt_tokens: int, output_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + output_tokens,
-        "completion_tokens": output_tokens,
-    }
-    if reasoning_tokens:
-        told["completion_tokens_details"] = {"reasoning_tokens": min(reasoning_tokens, output_tokens)}
-    return told
-
-
-def frame(payload: bytes) -> bytes:
-    """One chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(payload), payload)
-
-
-def event(document: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
-
-
-END = b"data: [DONE]\n\n"
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-class Writer:
-    """The bytes of one stream. A token's chunk is three pieces put together: nothing is encoded while a step goes out."""
-
-    def __init__(self, ask: Ask, response_id: str, created: int) -> None:
-        self.ask = ask
-        kind = "chat.completion.chunk" if ask.chat else "text_completion"
-        self.about = {"id": response_id, "object": kind, "created": created, "model": ask.model}
-        self.content = self._halves("content")
-        self.reasoning = self._halves("reasoning_content")
-
-    def _halves(self, field: str) -> tuple[bytes, bytes]:
-        delta: dict[str, Any] = {"delta": {field: "\x00"}} if self.ask.chat else {"text": "\x00"}
-        whole = event(self.about | {"choices": [{"index": 0, **delta, "logprobs": None, "finish_reason": None}]})
-        before, _, after = whole.partition(b"\\u0000")
-        return before, after
-
-    def role(self) -> bytes:
-        """The chunk that only names the assistant; completions have none."""
-        if not self.ask.chat:
-            return b""
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        return frame(event(self.about | {"choices": [choice]}))
-
-    def tokens(self, start: int, count: int) -> bytes:
-        """A chunk with tokens `start` … `start + count − 1` (split where reasoning ends)."""
-        thinking = max(0, min(count, self.ask.faults.reasoning_tokens - start))
-        out = b""
-        for (before, after), first, many in (
-            (self.reasoning, start, thinking),
-            (self.content, start + thinking, count - thinking),
-        ):
-            if many == 1:
-                out += frame(before + TOKENS[first & 63] + after)
-            elif many:
-                out += frame(before + b"".join(TOKENS[i & 63] for i in range(first, first + many)) + after)
-        return out
-
-    def last(self, start: int, count: int, finish: str, metrics: dict[str, float] | None = None) -> bytes:
-        """The last tokens with their finish reason, usage (with `metrics` in it) where it was asked for, and the end."""
-        thinking = max(0, min(count - 1, self.ask.faults.reasoning_tokens - start))
-        chunk = self.tokens(start, thinking) if thinking else b""
-        before, after = self.reasoning if start + count <= self.ask.faults.reasoning_tokens else self.content
-        after = after.replace(b'"finish_reason":null', b'"finish_reason":"%b"' % finish.encode())
-        chunk += frame(before + b"".join(TOKENS[i & 63] for i in range(start + thinking, start + count)) + after)
-        if self.ask.include_usage:
-            told = usage(len(self.ask.prompt), start + count, self.ask.faults.reasoning_tokens)
-            timed = {"metrics": metrics} if metrics else {}
-            chunk += frame(event(self.about | {"choices": [], "usage": told} | timed))
-        return chunk + frame(END) + LAST_CHUNK
-
-    def error(self, message: str) -> bytes:
-        """An error inside the stream, then its end."""
-        document = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
-        return frame(event(document)) + frame(END) + LAST_CHUNK
-
-    def whole(self, output_tokens: int, finish: str, metrics: dict[str, float] | None = None) -> bytes:
-        """The answer to a request that didn't ask for a stream."""
-        thinking = min(self.ask.faults.reasoning_tokens, output_tokens)
-        words = [TOKENS[i & 63].decode() for i in range(output_tokens)]
-        text = "".join(words[thinking:])
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
-        if self.ask.chat:
-            choice["message"] = {"role": "assistant", "content": text}
-            if thinking:
-                choice["message"]["reasoning_content"] = "".join(words[:thinking])
-        else:
-            choice["text"] = text
-        kind = "chat.completion" if self.ask.chat else "text_completion"
-        told = usage(len(self.ask.prompt), output_tokens, self.ask.faults.reasoning_tokens)
-        timed = {"metrics": metrics} if metrics else {}
-        return json.dumps(self.about | {"object": kind, "choices": [choice], "usage": told} | timed).encode()

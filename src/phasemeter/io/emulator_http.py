@@ -19,6 +19,7 @@ import msgspec
 from phasemeter.errors import ClientResourceError, UserError
 
 MAX_BODY_BYTES = 64 * 2**20
+SERVING_NS = 200_000  # about what a short request costs from its read to the engine
 REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Payload Too Large",
     429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable",
@@ -103,14 +104,20 @@ class Connection:
             self.pending += data[taken:]
             self.server.watch(self, writing=True)
 
-    def respond(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
-        """A whole response with a length, then on to the next request."""
+    def answer(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+        """A whole response with a length; `done` is still to be called."""
         keep = self.request is not None and self.request.keep_alive
         self.write(head(status, content_type, length=len(body), keep_alive=keep, extra=headers) + body)
+
+    def respond(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
+        """A whole response with a length, then on to the next request."""
+        self.answer(status, body, content_type, **headers)
         self.done()
 
     def done(self) -> None:
         """The current response is complete."""
+        if not self.open:
+            return
         if self.request is not None and not self.request.keep_alive:
             self.close_when_sent = True
         self.request = None
@@ -163,10 +170,13 @@ class HttpServer:
         self.connections: dict[int, Connection] = {}
         self.ready: list[Connection] = []  # pipelined requests whose turn has come
         self.buffer = bytearray(256 * 1024)
+        self.put_off = False  # the last poll left its traffic to a step that was due
 
     def poll(self, until_ns: int | None) -> None:
         """Wait for traffic until an instant of CLOCK_MONOTONIC (None: one second at most) and serve what came.
 
+        What comes just before that instant is left to the next poll, but never twice: steps that are always due (a server that
+        can't keep up, a pace finer than a request's parsing) must not keep new requests and closes out for ever.
         `epoll.poll` rounds its wait up to a millisecond; select on the epoll descriptor doesn't.
         """
         ready, self.ready = self.ready, []
@@ -178,15 +188,19 @@ class HttpServer:
         wait_s = 1.0 if until_ns is None else max(0.0, min(1.0, (until_ns - time.monotonic_ns()) / 1e9))
         if not select.select([self.epoll.fileno()], [], [], wait_s)[0]:
             return
+        hurry = until_ns is not None and not self.put_off and until_ns - time.monotonic_ns() < SERVING_NS
+        self.put_off = hurry
+        if hurry:
+            return
         for fd, event in self.epoll.poll(0, 64):
-            if until_ns is not None and time.monotonic_ns() >= until_ns:
-                return  # a step is due: what was not served is reported again by the next poll
             if fd == self.listener.fileno():
                 self._accept()
             elif fd == self.wake_fd:
                 os.eventfd_read(fd)
             elif (client := self.connections.get(fd)) is not None:
                 self._serve(client, event)
+            if until_ns is not None and time.monotonic_ns() > until_ns - SERVING_NS:
+                return  # what was not served is reported again by the next poll
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""

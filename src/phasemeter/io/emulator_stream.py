@@ -9,16 +9,33 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from phasemeter.io.emulator_api import TOKENS, Ask, Writer, frame
+import msgspec
+
+from phasemeter.io.emulator_api import Ask, Faults
 from phasemeter.io.emulator_http import Connection, HttpRequest, head
+from phasemeter.io.emulator_writer import Writer
 
 clock = time.monotonic_ns
+
+
+def _undisturbed(faults: Faults) -> bool:
+    """Whether each token is written as it comes, one a chunk."""
+    return (
+        faults.tokens_per_chunk == 1
+        and not faults.reasoning_tokens
+        and not faults.delay_s
+        and faults.bytes_per_s is None
+        and faults.stall_after_tokens is None
+        and faults.truncate_after_tokens is None
+        and faults.error_after_tokens is None
+    )
 
 
 class Stream:
     """An answer being given. `later(when_ns, stream)` asks to be called back by `flush` at that instant.
 
-    `planned_ns` grows with each token of the engine, `written_ns` with each token handed to the kernel.
+    `planned_ns` grows with each token of the engine (one of every choice), `written_ns` with each token handed to the kernel.
+    `ready` is the next token's chunk where there is nothing to do but to write it; else it goes through `token`.
     """
 
     def __init__(
@@ -35,28 +52,19 @@ class Stream:
         self.scheduled_ns: int | None = None
         self.preemptions = 0
         self.cached_tokens = 0
+        self.finished = False  # the engine has no more for it
+        self.told_cached: int | None = None  # what usage says of the prefix cache; None: there is none to tell of
+        self.steps_before = self.late_before = 0  # the emulator's account when it came
         self.planned_ns: list[int] = []
         self.written_ns: list[int] = []
-        self.first_made_ns = self.last_made_ns = (
-            0  # when the first and last token's steps were really over: what an engine stamps
-        )
+        # when the first and last token's steps were really over: what an engine stamps
+        self.first_made_ns = self.last_made_ns = 0
         self.outcome: str | None = None
         self.writer = Writer(ask, response_id, self.arrival_unix_ns // 10**9)
         self.later: Callable[[int, Stream], None] = lambda when_ns, stream: None
-        faults = ask.faults
-        self.plain = (
-            ask.stream
-            and faults.tokens_per_chunk == 1
-            and not faults.reasoning_tokens
-            and not faults.delay_s
-            and faults.bytes_per_s is None
-            and faults.stall_after_tokens is None
-            and faults.truncate_after_tokens is None
-            and faults.error_after_tokens is None
-        )
-        before, after = self.writer.content
-        framed = frame(before + TOKENS[0] + after)
-        self.before, _, self.after = framed.partition(TOKENS[0])
+        self.undisturbed = ask.stream and _undisturbed(ask.faults)
+        self.ready: bytes | None = None
+        self.final = b""  # the last token's chunk, made beforehand
         self.unsent = 0  # tokens generated and not yet in a chunk
         self.queue: deque[tuple[int, bytes, int, bool]] = deque()  # (ready, bytes, tokens in them, the last)
         self.free_ns = 0  # a slow network is busy until then
@@ -64,32 +72,43 @@ class Stream:
             self._open()
 
     def _open(self) -> None:
+        opening = head(200, "text/event-stream; charset=utf-8", keep_alive=self.request.keep_alive, extra=self._echo())
+        self.connection.write(opening + (self.writer.role if self.ask.faults.role_early else b""))
+
+    def _echo(self) -> dict[str, str]:
         request_id = self.request.headers.get("x-request-id")
-        extra = {"x-request-id": request_id} if request_id else {}
-        opening = head(200, "text/event-stream; charset=utf-8", keep_alive=self.request.keep_alive, extra=extra)
-        self.connection.write(opening + (self.writer.role() if self.ask.faults.role_early else b""))
+        return {"x-request-id": request_id} if request_id else {}
+
+    def prepare(self) -> None:
+        """Between steps: what the next token's step will write."""
+        done = len(self.planned_ns)
+        self.ready = None
+        if not self.undisturbed or self.outcome is not None:
+            return
+        if done + 1 == self.output_tokens:
+            self.final = self.writer.tokens(done, 1, self.finish)
+        elif done and self.writer.prepared:
+            self.ready = self.writer.one(done)
+        elif done:
+            self.ready = self.writer.tokens(done, 1)
 
     def token(self, at_ns: int) -> None:
         """The engine made one more token, by plan at `at_ns`."""
         if self.outcome is not None:
             return
-        done = len(self.planned_ns)
         self.planned_ns.append(at_ns)
-        if self.plain and 0 < done < self.output_tokens - 1:
-            self.written_ns.append(clock())
-            self.connection.write(self.before + TOKENS[done & 63] + self.after)
-            return
-        if done == 0:
+        done = len(self.planned_ns)
+        if done == 1:
             self.first_made_ns = clock()
-        if done + 1 == self.output_tokens:
+        if done == self.output_tokens:
             self.last_made_ns = clock()
         self.unsent += 1
         if not self.ask.stream:
-            if done + 1 == self.output_tokens:
+            if done == self.output_tokens:
                 self._whole()
             return
-        if self.unsent >= self.ask.faults.tokens_per_chunk or done + 1 == self.output_tokens or self._cut(done + 1):
-            self._chunk(done + 1)
+        if self.unsent >= self.ask.faults.tokens_per_chunk or done == self.output_tokens or self._cut(done):
+            self._chunk(done)
 
     def _cut(self, tokens: int) -> bool:
         faults = self.ask.faults
@@ -100,9 +119,8 @@ class Stream:
         now = clock()
         self.written_ns = [now] * self.output_tokens
         self.outcome = self.finish
-        request_id = self.request.headers.get("x-request-id")
-        extra = {"x-request-id": request_id} if request_id else {}
-        self.connection.respond(200, self.writer.whole(self.output_tokens, self.finish, self._metrics()), **extra)
+        body = self.writer.whole(self.output_tokens, self.finish, self._metrics(), self.told_cached)
+        self.connection.answer(200, body, **self._echo())
 
     def _metrics(self) -> dict[str, float] | None:
         """What vLLM tells of a request with --enable-per-request-metrics: its "TTFT" counts from scheduling."""
@@ -121,9 +139,10 @@ class Stream:
     def _chunk(self, tokens: int) -> None:
         """Write, or put in line, what has been generated up to `tokens`."""
         faults, start, last = self.ask.faults, tokens - self.unsent, tokens == self.output_tokens
-        data = self.writer.role() if start == 0 and not faults.role_early else b""
+        data = self.writer.role if start == 0 and not faults.role_early else b""
         if last:
-            data += self.writer.last(start, self.unsent, self.finish, self._metrics())
+            data += self.final or self.writer.tokens(start, self.unsent, self.finish)
+            data += self.writer.end(tokens, self._metrics(), self.told_cached)
         else:
             data += self.writer.tokens(start, self.unsent)
         if tokens == faults.error_after_tokens and not last:
@@ -160,9 +179,33 @@ class Stream:
             return
         if not data:
             self.outcome = "truncated"
-            self.connection.request = None
+            self.connection.request = None  # so that nobody takes it for a client that left
             self.connection.server.drop(self.connection, reset=faults.reset)
             return
         self.outcome = "error" if len(self.written_ns) < self.output_tokens else self.finish
         self.connection.write(data)
-        self.connection.done()
+
+
+class Step(msgspec.Struct):
+    """Tokens of one instant: who gets them, by name and as streams, and when they had been written."""
+
+    at_ns: int
+    first: tuple[str, ...]
+    more: tuple[str, ...]
+    first_streams: list[Stream]
+    more_streams: list[Stream]
+    ended_ns: int = 0  # 0: not written yet
+
+    def write(self) -> tuple[int, int]:
+        """Nothing but writing: (just before the first write, just after the last)."""
+        at_ns, started = self.at_ns, clock()
+        for stream in self.more_streams:
+            if (data := stream.ready) is not None:
+                stream.written_ns.append(clock())
+                stream.connection.write(data)
+            else:
+                stream.token(at_ns)
+        for stream in self.first_streams:
+            stream.token(at_ns)
+        self.ended_ns = clock()
+        return started, self.ended_ns

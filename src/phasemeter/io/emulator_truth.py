@@ -31,6 +31,11 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str  # stop | length | truncated | error | client_gone
     preemptions: int
     faults: dict[str, object]
+    choices: int = 1  # every planned instant gave one token of each
+    steps: int = 0  # of the emulator, for any request, while this one was there
+    late_steps: int = (
+        0  # how many of them began over 1 ms or ended over 10 ms after plan: it didn't keep up if over 1 in 100
+    )
 
 
 class TruthFile:

@@ -11,7 +11,7 @@ from phasemeter.errors import UserError
 from phasemeter.io.emulator import Emulator, Settings
 from phasemeter.io.emulator_api import Faults
 from phasemeter.serving.demand import Draws
-from phasemeter.serving.deploy import build
+from phasemeter.serving.deploy import build, coming
 from phasemeter.serving.plan import Plan, demand_of, pools_of
 
 
@@ -36,4 +36,7 @@ def emulator(plan: Plan, name: str, *, host: str, port: int, models: tuple[str, 
         faults=faults,
         prefix_cache=plan.deployment.prefix_cache,
     )
-    return Emulator(build(plan, tokens=True), settings, host, port)
+    serving = build(plan, tokens=True)
+    server = Emulator(serving, settings, host, port)
+    server.look = lambda: coming(serving)
+    return server

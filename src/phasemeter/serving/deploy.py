@@ -29,6 +29,7 @@ from phasemeter.serving.policies.vllm_v0 import VllmV0
 from phasemeter.serving.policies.vllm_v1 import VllmV1
 from phasemeter.serving.routers import ROUTERS
 from phasemeter.serving.state import Kv, Limits, Policy
+from phasemeter.serving.step_shape import ns_of_ticks
 from phasemeter.serving.step_time import AnalyticCost, Chunks, CostLine, CostModel, LinearCost, TickedCost
 from phasemeter.serving.tables import TableCost
 
@@ -105,8 +106,32 @@ def _engines(pool: Pool) -> int:
     return pool.replicas * pool.deployment.pipeline_parallel
 
 
+Coming = tuple[int, tuple[str, ...], tuple[str, ...]]  # (when, who gets the first token, who gets a further one)
+
+
+def coming(serving: Serving) -> Coming | None:
+    """The next step's tokens, where one engine alone ends a step at the next instant and nothing else can happen before."""
+    if not isinstance(serving, Replicas):
+        return None
+    due = serving.due_ns()
+    ending = [e for e in serving.engines if e.due_ns() == due]
+    if due is None or len(ending) != 1 or not isinstance(ending[0], Replica):
+        return None
+    return ending[0].coming()
+
+
 class Replica(Engine):
-    """An engine that tells its load."""
+    """An engine that tells its load, and what its step in progress will give."""
+
+    def coming(self) -> Coming | None:
+        """Who will get a token when the step in progress ends: the `Tokens` of that instant, already settled. None: no step."""
+        if not self._busy:
+            return None
+        left_out = {s for s, _, _ in self._left_out}
+        running = self.state.running if self._decoding else ()
+        more = tuple(s._request.request_id for s in running if s._finish_at >= 0 and s not in left_out)
+        first = tuple(s._request.request_id for s, new in self._chunks if s.computed + new == s.target)
+        return ns_of_ticks(self._end_t), first, more
 
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of KV blocks in use)."""
