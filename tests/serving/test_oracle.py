@@ -98,8 +98,9 @@ def test_prefixes_are_found_and_forgotten_as_block_by_block(seed: int) -> None:
     limits = Limits(
         max_num_seqs=random.choice([1, 3, 8]), max_num_batched_tokens=random.choice([20, longest, 3 * longest])
     )
-    model, asked = step_time(random), sharing(random, requests(random, random.randrange(1, 30), longest), size)
     threshold = random.choice([None, random.randrange(1, 60)])
+    model, asked = step_time(random), requests(random, random.randrange(1, 30), longest)
+    asked = sharing(random, asked, size, answers=threshold is None)
     oracle = Oracle("vllm_v1", blocks - 1, size, model, limits, threshold=threshold or 0, named=True)
     engine = Engine(POLICIES["vllm_v1"](long_prefill_threshold=threshold), PagedKv(blocks, size), model, limits)
     assert run(engine, asked) == lived(oracle.run(asked))

@@ -254,9 +254,8 @@ class Engine(StepEnds):
             state._swapped_blocks = 0
         if self.log is not None:
             self.log.add((t, self.steps, steps, base, growth, decodes.count, state.kv.used_tokens()))
-        if state.kv.grows and not state._settled:
-            state.kv.take_steps(decodes, steps)
-        state._settled = False
+        if state.kv.grows:
+            state.take_steps(steps)
         self._end_t = t + base * steps + growth * ((steps * (steps - 1)) >> 1)
         self._chunks = NO_CHUNKS
         self._decoding = steps
@@ -279,9 +278,8 @@ class Engine(StepEnds):
         self._mixed_extra = 0
         if count:
             self._mixed_extra = ticks - self.step_time.decode_line(count, contexts).base
-            if state.kv.grows and not state._settled:
-                state.kv.take_steps(decodes, 1)
-            state._settled = False
+            if state.kv.grows:
+                state.take_steps(1)
         if self.log is not None:
             self.log.add((t, self.steps, 1, ticks, 0, count, state.kv.used_tokens()))
         self._end_t = t + ticks

@@ -88,7 +88,7 @@ class CountedKv:
             decodes.owing.clear()
         self.free -= decodes.blocks_within(steps)
 
-    def name_filled(self, decodes: Decodes) -> None:
+    def name_filled(self, decodes: Decodes, steps: int) -> None:
         """Nothing: blocks have no names."""
 
     def most_steps(self, decodes: Decodes, most: int) -> int:
@@ -187,7 +187,6 @@ class PagedKv(CountedKv):
         assert decodes.members is not None
         for sequence in sorted(decodes.members[decodes.steps % self.block_size], key=_order):
             self._fork(sequence)
-            self._remember_last(sequence)
             for table in (sequence.table, *sequence.forks):
                 table.append(self._pop())
         for sequence in sorted(decodes.owing, key=_order):
@@ -196,10 +195,11 @@ class PagedKv(CountedKv):
                 self._write(table)
         decodes.owing.clear()
 
-    def name_filled(self, decodes: Decodes) -> None:
-        """Names the blocks that the coming decode step fills: whoever starts in that step finds them, as in vLLM v1."""
+    def name_filled(self, decodes: Decodes, steps: int) -> None:
+        """Names the blocks that the last of the coming `steps` decode steps fills: whoever starts in that step finds them, as in vLLM
+        v1. The steps before it fill none (`most_steps`)."""
         assert decodes.members is not None
-        for sequence in decodes.members[(decodes.steps + 1) % self.block_size]:
+        for sequence in decodes.members[(decodes.steps + steps) % self.block_size]:
             self._remember_last(sequence)
 
     def most_steps(self, decodes: Decodes, most: int) -> int:

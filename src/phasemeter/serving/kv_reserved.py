@@ -134,7 +134,7 @@ class ReservedKv:
     def take_steps(self, decodes: Decodes, steps: int) -> None:
         decodes.owing.clear()
 
-    def name_filled(self, decodes: Decodes) -> None:
+    def name_filled(self, decodes: Decodes, steps: int) -> None:
         """Nothing: reserved memory has no names."""
 
     def most_steps(self, decodes: Decodes, most: int) -> int:

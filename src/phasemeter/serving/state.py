@@ -88,12 +88,22 @@ class State:
         """Gives the decodes the blocks of this step ahead of whom the policy admits next, where that matters: what they evict is
         not found any more. Answers how many blocks they are still owed.
         """
+        if self._settled:
+            return 0
         if not self.kv.named or not self.decodes.count:
             return self.decodes.blocks_due()
         self.kv.take_steps(self.decodes, 1)
-        self.kv.name_filled(self.decodes)
+        self.kv.name_filled(self.decodes, 1)
         self._settled = True
         return 0
+
+    def take_steps(self, steps: int) -> None:
+        """The blocks of the coming `steps` decode steps."""
+        if not self._settled:
+            self.kv.take_steps(self.decodes, steps)
+        self._settled = False
+        if self.kv.named:
+            self.kv.name_filled(self.decodes, steps)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes all KV of a running sequence; it waits, first in line, to recompute prompt and answer so far."""

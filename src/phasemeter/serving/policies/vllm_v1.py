@@ -51,6 +51,7 @@ class VllmV1(Plain):
             if decodes.blocks_due() + wanted <= kv.free:
                 break
             state.preempt(next(reversed(state.running)))
+        state.settle()  # the decodes come before the tail
         for sequence, new in chunks:
             kv.take(sequence, sequence.computed + new)
             budget -= new
