@@ -63,7 +63,9 @@ def tell(done: Any, wanted: BenchOptions) -> int:
         page = beside(measured.path, verdict)
         print(f"run: {measured.path} (to look at: {page})", file=sys.stderr)
     if done.index is not None:
-        print(f"all runs: {done.index}", file=sys.stderr)
+        together = done.index.with_name("report.html")
+        lazy.load("phasemeter.report.html.write").write_html(done.index.parent, together)
+        print(f"all runs: {done.index} (to look at: {together})", file=sys.stderr)
     codes = [done.exit_code, *(check.exit_code(verdict) for verdict in verdicts if verdict is not None)]
     return next((code for code in (130, 1, 3) if code in codes), 0)
 

@@ -61,7 +61,7 @@ def check(
     if as_json:
         print(json.dumps(document, allow_nan=False, ensure_ascii=False))
     else:
-        print("\n".join(words(document)))
+        print(load("phasemeter.report.plain").plain("\n".join(words(document))))
     return exit_code(document)
 
 

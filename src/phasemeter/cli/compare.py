@@ -72,7 +72,7 @@ def compare(
     if as_json:
         print(json.dumps(document_of(report), allow_nan=False, ensure_ascii=False))
     else:
-        print("\n".join(shown(report)))
+        print(load("phasemeter.report.plain").plain("\n".join(shown(report))))
     return 0 if report.answer.comparable else REFUSED
 
 

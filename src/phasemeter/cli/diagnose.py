@@ -48,16 +48,17 @@ def diagnose(
         raise UserError(f"{run}: no run directory: name one that `phasemeter bench` or `simulate` wrote")
     asked = load("phasemeter.runs.asked").Asked(api_key=api_key, header=header)
     document = load("phasemeter.runs.diagnose").diagnosis_of(run, contract=contract, probe=probe, asked=asked)
-    for warning in document["warnings"]:
+    shown = load("phasemeter.report.plain").plain_tree(document)
+    for warning in shown["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     if json_:
         print(json.dumps(document, allow_nan=False))
         return 0
-    for step in document["steps"]:
+    for step in shown["steps"]:
         print(f"{step['step']}. {step['question']}\n   {step['finding']} ({step['strength']})")
         print(f"   evidence: {step['evidence']}\n   next: {step['next']}")
-    for cause in document["causes"][1:]:
+    for cause in shown["causes"][1:]:
         print(f"also: {cause['cause']} ({cause['strength']}): {cause['evidence']}")
-    if document["missing"]:
-        print("not on record:\n" + "\n".join(f"  - {text}" for text in document["missing"]))
+    if shown["missing"]:
+        print("not on record:\n" + "\n".join(f"  - {text}" for text in shown["missing"]))
     return 0

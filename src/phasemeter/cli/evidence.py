@@ -59,9 +59,10 @@ def evidence(
     if json_:
         print(json.dumps(document, allow_nan=False))
         return 0
-    for line in _lines(document):
+    shown = load("phasemeter.report.plain").plain_tree(document)
+    for line in _lines(shown):
         print(line)
-    for warning in document["warnings"]:
+    for warning in shown["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     return 0
 

@@ -71,7 +71,8 @@ def goodput(
     answer = runs.document(found, promise)
     if folder is not None:
         runs.write(folder, answer)
-        print(f"probes: {folder}", file=sys.stderr)
+        lazy.load("phasemeter.report.html.write").write_html(folder, folder / "report.html")
+        print(f"probes: {folder} (to look at: {folder / 'report.html'})", file=sys.stderr)
     report = lazy.load("phasemeter.report.goodput")
     print(report.dumps(answer) if wanted.json else "\n".join(report.words(answer)))
     return int(report.exit_code(answer))

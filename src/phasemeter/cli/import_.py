@@ -45,7 +45,7 @@ def import_(
         print(json.dumps(one, allow_nan=False, ensure_ascii=False))
         return 0
     for document in documents:
-        print("\n".join(shown(document)))
+        print(load("phasemeter.report.plain").plain("\n".join(shown(document))))
     return 0
 
 

@@ -66,9 +66,12 @@ def time_line(found: Any) -> list[tuple[int, str, str, str, str]]:
 
 def _print(target: str, document: dict[str, Any], lines: list[tuple[int, str, str, str, str]], rows: int) -> None:
     console = load("rich.console").Console(highlight=False, soft_wrap=True)
-    escape = load("rich.markup").escape
+    escape, plain = load("rich.markup").escape, load("phasemeter.report.plain").plain
+    document = load("phasemeter.report.plain").plain_tree(document)
     verdict = document["outcome"] if document["failure"] is None else f"{document['outcome']}: {document['failure']}"
-    console.print(f"[bold]{escape(target)}[/]  {document['api']}  [bold]{verdict}[/]  HTTP {document['http_status']}")
+    console.print(
+        f"[bold]{escape(plain(target))}[/]  {document['api']}  [bold]{verdict}[/]  HTTP {document['http_status']}"
+    )
     if document["failure_text"]:
         console.print(f"  {escape(document['failure_text'])}")
     for line in summary(document):

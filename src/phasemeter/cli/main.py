@@ -11,6 +11,7 @@ import sys
 
 from phasemeter import lazy
 from phasemeter.errors import PhasemeterError
+from phasemeter.report.plain import plain
 
 INTERRUPTED = 130
 
@@ -21,7 +22,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         answer = lazy.load("phasemeter.cli.app").answer(words)
     except PhasemeterError as error:
-        print(f"phasemeter: {error}", file=sys.stderr)
+        print(f"phasemeter: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("phasemeter: interrupted", file=sys.stderr)

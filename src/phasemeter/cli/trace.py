@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.errors import FileError, UserError
+from phasemeter.report.plain import plain
 from phasemeter.units import duration_s
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -71,12 +72,12 @@ def trace(
         if not json:
             raise
         print(json_module.dumps(files.refusal(file, str(error)), indent=1))
-        print(f"phasemeter: {error}", file=sys.stderr)
+        print(f"phasemeter: {plain(str(error))}", file=sys.stderr)
         return 2
     if json:
         print(json_module.dumps(files.document(loaded, options), allow_nan=False))
     else:
-        print("\n".join(_view(loaded, files.summary(loaded))))
+        print(plain("\n".join(_view(loaded, files.summary(loaded)))))
     refused = not loaded.accepted
     if refused:
         print(f"phasemeter: {file}: {loaded.error_count} rows in doubt: not to be replayed as it is", file=sys.stderr)

@@ -8,15 +8,16 @@ on the page (H. Sakasegawa, Annals of the Institute of Statistical Mathematics 2
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from phasemeter.errors import Undefined
 from phasemeter.report.html.markup import Markup, data, section, tag, words
 from phasemeter.report.html.page import banner, page
-from phasemeter.report.html.run_tables import open_tables
+from phasemeter.report.html.run_tables import open_tables, result_document
 from phasemeter.report.html.segments import swatch
 from phasemeter.runs.law import Law, Observation, fit, observed
 
@@ -28,6 +29,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     input: float = 500
     output: float = 120
+    lump: float = 0.0
     ingress: float = 30.0
     queue: float = 100.0
     prefill_base: float = 50.0
@@ -47,6 +49,7 @@ KNOBS: dict[str, tuple[str, str, str, float, float, float]] = {
     "input": ("Workload", "input length", "tokens", 1, 32768, 1),
     "output": ("Workload", "output length", "tokens", 1, 8192, 1),
     "rate": ("Workload", "rate", "req/s", 0.01, 1000, 0.01),
+    "lump": ("Until the first token", "not told apart", "ms", 0, 2000, 0.1),
     "ingress": ("Until the first token", "ingress + delivery", "ms", 0, 1000, 0.1),
     "queue": ("Until the first token", "queue at low load", "ms", 0, 2000, 0.1),
     "prefill_base": ("Until the first token", "prefill, fixed", "ms", 0, 1000, 0.1),
@@ -61,50 +64,100 @@ KNOBS: dict[str, tuple[str, str, str, float, float, float]] = {
 }
 
 
-def start_of(law: Law, seen: Sequence[Observation]) -> Start:
-    """The sliders at a run's own fitted numbers: typical lengths, its TTFT as base and slope, its tpot; limits at its p95."""
+def start_of(law: Law, seen: Sequence[Observation], parts: Mapping[str, float] | None) -> Start:
+    """The sliders at a run's own numbers: typical lengths, its TTFT in the parts that are on record, its tpot; limits at its p95.
+
+    `parts`: the mean budget of its TTFT by segment, in seconds, where its server told of queue or prefill; None: one lump.
+    """
     input_tokens = round(statistics.median(one.input_tokens for one in seen))
     output_tokens = round(statistics.median(one.output_tokens for one in seen))
-    slope, base = max(law.per_input_token_s, 0.0) * 1e3, law.base_s * 1e3
-    if law.per_input_token_s < 0:  # longer prompts were no slower: all of it is base
-        base = law.ttft_s(input_tokens) * 1e3
+    slope = max(law.per_input_token_s, 0.0) * 1e3
+    mean_input = statistics.fmean(one.input_tokens for one in seen)
 
     def tail(values: list[float]) -> float:
         return float(f"{sorted(values)[min(len(values) - 1, round(0.95 * (len(values) - 1)))] * 1e3:.3g}")
 
-    return Start(
-        input=input_tokens, output=output_tokens, ingress=0.0, queue=0.0, hand_off=0.0,
-        prefill_base=round(max(base, 0.0), 4), prefill_per_token=round(slope, 6), tpot=round(law.tpot_s * 1e3, 4),
+    def ms(*names: str) -> float:
+        return _shown(sum((parts or {}).get(name, 0.0) for name in names) * 1e3)
+
+    if parts is None:  # what grows with the prompt is prefill; of the rest nobody knows whose it is
+        base = law.ttft_s(input_tokens) * 1e3 - slope * input_tokens
+        told = {"lump": _shown(max(base, 0.0)), "prefill_per_token": round(slope, 6), "prefill_base": 0.0}
+    else:
+        prefill = ms("prefill")
+        slope = min(slope, prefill / mean_input) if mean_input else 0.0
+        told = {
+            "lump": max(0.0, ms("unattributed")), "ingress": max(0.0, ms("connect", "upload", "ingress_delivery")),
+            "queue": max(0.0, ms("queue")), "hand_off": max(0.0, ms("first_token")), "prefill_per_token": round(slope, 6),
+            "prefill_base": _shown(max(0.0, prefill - slope * mean_input)),
+        }  # fmt: skip
+    start = Start(
+        input=input_tokens, output=output_tokens, ingress=0.0, queue=0.0, hand_off=0.0, tpot=_shown(law.tpot_s * 1e3),
         slo_ttft=tail([one.ttft_s for one in seen]), slo_tpot=tail([one.tpot_s for one in seen]),
         slo_e2e=tail([one.e2e_s for one in seen]),
     )  # fmt: skip
+    return msgspec.structs.replace(start, **told)
+
+
+def _shown(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def parts_of(document: Mapping[str, Any]) -> tuple[dict[str, float] | None, str]:
+    """(the mean TTFT by segment, on whose word); (None, "") where neither queue nor prefill is on record."""
+    budget = document.get("budget") or {}
+    evidence, mean = budget.get("evidence") or {}, (budget.get("mean") or {}).get("ttft")
+    if mean and {"queue", "prefill"} & set(evidence):
+        return dict(
+            mean
+        ), f"its server's own word ({', '.join(sorted({name for part in evidence.values() for name in part}))})"
+    for engine, window in (budget.get("aggregate") or {}).items():
+        if {"queue", "prefill"} <= set(window.get("mean") or {}):
+            return dict(window["mean"]), f"{engine}'s sums and counts over the run"
+    return None, ""
+
+
+def load_of(document: Mapping[str, Any]) -> float | None:
+    """Requests a second: as offered on a schedule, else as served."""
+    load = (document.get("workload") or {}).get("load") or {}
+    served = (document.get("throughput") or {}).get("requests_per_s")
+    rate = load.get("rate_per_s") if load.get("mode") == "open" else None
+    found = rate if isinstance(rate, int | float) else served
+    return float(f"{found:.4g}") if isinstance(found, int | float) and found > 0 else None
 
 
 def started(run: Path) -> tuple[Start, str]:
     """(where the sliders stand for this run, how that was found). Raises FileError when there is no run."""
     with open_tables(run) as tables:
         seen = observed(tables.rows())
+    told = result_document(run)
     chosen = seen[:: -(-len(seen) // FITTED_AT_MOST) or 1] if seen else []
     name = run.resolve().name
+    if not chosen:
+        return Start(), f"{name} has no finished request with lengths, TTFT and TPOT: the numbers are an example."
+    parts, source = parts_of(told)
     try:
         law = fit(chosen)
+        grows = f"TTFT grows by {law.per_input_token_s * 1e3:.4g} ms an input token (Theil–Sen)"
     except Undefined as absent:
-        if not chosen:
-            return Start(), f"{name} has no finished request with lengths, TTFT and TPOT: the numbers are an example."
-        middle = statistics.median(one.ttft_s for one in chosen)
         law = Law(
-            base_s=middle, per_input_token_s=0.0, n=len(chosen), tpot_s=statistics.median(o.tpot_s for o in chosen)
-        )
-        why = f"TTFT can't be split by input length ({absent.reason}): its median stands as fixed."
-        return start_of(law, chosen), f"Starts from {name}, {law.n} requests. {why} {LUMP}"
-    how = f"TTFT = {law.base_s * 1e3:.4g} ms + {law.per_input_token_s * 1e3:.4g} ms × input tokens (Theil–Sen), tpot its median."
-    return start_of(law, chosen), f"Starts from {name}, {law.n} requests: {how} {LUMP}"
+            base_s=statistics.median(one.ttft_s for one in chosen), per_input_token_s=0.0, n=len(chosen),
+            tpot_s=statistics.median(one.tpot_s for one in chosen),
+        )  # fmt: skip
+        grows = f"TTFT can't be split by input length ({absent.reason})"
+    split = f"The parts of TTFT are its mean budget, on {source}." if parts is not None else LUMP
+    rate = load_of(told)
+    start = start_of(law, chosen, parts)
+    start = start if rate is None else msgspec.structs.replace(start, rate=rate)
+    how = f"Starts from {name}, {law.n} requests: {grows}, tpot is its median, the limits are its p95."
+    return start, f"{how} {split}{'' if rate is None else RATE}"
 
 
 LUMP = (
-    "All of its TTFT stands under prefill here: a client can't tell queue, prefill and delivery apart, so move what you know"
-    " of them to their own sliders. Limits start at its p95."
+    "Its server told nothing of queue and prefill, so what doesn't grow with the prompt is one lump, “not told apart”: move what"
+    " you know of it to the other sliders."
 )
+RATE = " The rate is the run's own, and what load it had is in its numbers already: raise the rate to see what more would add."
 EXAMPLE = (
     "An example: TTFT 450 ms, 120 tokens, 25 ms a token: 0.45 s + 119 × 0.025 s = 3.425 s."
     " `phasemeter explore RUN` starts from a run."
@@ -122,8 +175,8 @@ def explore_page(run: Path | None = None) -> str:
     ]
     colours = [
         tag("span", swatch(kind), name, "\u2003")
-        for kind, name in (("ingress_delivery", "ingress + delivery"), ("queue", "queue"), ("prefill", "prefill"),
-                           ("first_token", "first-token hand-off"), ("decode", "decode"))
+        for kind, name in (("unattributed", "not told apart"), ("ingress_delivery", "ingress + delivery"), ("queue", "queue"),
+                           ("prefill", "prefill"), ("first_token", "first-token hand-off"), ("decode", "decode"))
     ]  # fmt: skip
     sections = [
         ("answer", "Answer", section(

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from phasemeter.lazy import load
+from phasemeter.report.plain import plain
 from phasemeter.runs.measure import Watchers
 
 
 def note(words: str) -> None:
     """A line for a person, on standard error."""
-    sys.stderr.write(f"note: {words}\n")
+    sys.stderr.write(f"note: {plain(words)}\n")
 
 
 def calm() -> bool:

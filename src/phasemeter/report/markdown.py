@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 from phasemeter.records.result import Result
 from phasemeter.report import terminal
+from phasemeter.report.plain import plain
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
 
 
 def text(result: Result) -> str:
     """The whole document, ending in a newline."""
-    return "\n".join(_lines(result)) + "\n"
+    return plain("\n".join(_lines(result)) + "\n")
 
 
 def _lines(result: Result) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import TextIO
 import msgspec
 
 from phasemeter.io.workers import Progress
+from phasemeter.report.plain import plain
 from phasemeter.report.words import number
 from phasemeter.runs.measure import Going
 from phasemeter.runs.so_far import SoFar, Standing
@@ -240,7 +241,7 @@ class Live:
 
     def note(self, words: str) -> None:
         self._screen.clear()
-        self._to.write(f"note: {words}\n")
+        self._to.write(f"note: {plain(words)}\n")
 
     def close(self) -> None:
         self._leave()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -17,6 +18,7 @@ from rich.text import Text
 from phasemeter.metrics.document import error_rate
 from phasemeter.records.result import Metric, Result
 from phasemeter.report.budget import budget
+from phasemeter.report.plain import plain_tree
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
 
 NARROW = 96  # columns: below, intervals go
@@ -35,7 +37,8 @@ def show(result: Result, console: Console | None = None) -> None:
 
 
 def view(result: Result, width: int = 120) -> Group:
-    """The view's parts, top to bottom."""
+    """The view's parts, top to bottom; a server's own words can't steer the terminal."""
+    result = msgspec.convert(plain_tree(msgspec.to_builtins(result)), Result)
     parts: list[RenderableType] = [title(result), outcomes(result), Text(), latency(result, width)]
     parts += list(definitions(result, width))
     parts += list(budget(result))

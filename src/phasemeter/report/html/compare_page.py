@@ -11,7 +11,7 @@ from typing import Any
 from phasemeter.comparison.comparable import FIELDS, SOFT, Run
 from phasemeter.comparison.difference import Difference
 from phasemeter.comparison.report import Report
-from phasemeter.report.html import charts, latency, standing
+from phasemeter.report.html import charts, latency, segments, standing
 from phasemeter.report.html.markup import Markup, chart, figure, section, table, tag, words
 from phasemeter.report.html.page import banner, page
 from phasemeter.report.words import DASH, number
@@ -33,6 +33,7 @@ def compare_page(report: Report, a: Sequence[Run], b: Sequence[Run]) -> str:
     if answer.comparable:
         sections.append(("differences", "Differences", section("differences", "What differs", *_differences(report))))
     sections.append(("side", "Side by side", section("side", "Side by side", *_side_by_side([*a, *b]))))
+    sections.append(("budgets", "Budgets", section("budgets", "Where the time goes", *_budgets(a, b))))
     drawn = [chart(f"compare-{metric}", spec) for metric, spec in _curves(a, b)]
     if drawn:
         sections.append(
@@ -161,6 +162,26 @@ def _side_by_side(runs: Sequence[Run]) -> list[Markup]:
         tag("ul", verdicts),
         table(["", *(run.name for run in runs)], rows, "Every run's own percentiles, with 95 % intervals"),
     ]
+
+
+def _budgets(a: Sequence[Run], b: Sequence[Run]) -> list[Markup | None]:
+    """Every run's mean budget on one scale."""
+    named = [(f"{letter}: {run.name}", run.document) for letter, side in (("A", a), ("B", b)) for run in side]
+    found = {name: told["budget"] for name, told in named if (told.get("budget") or {}).get("mean")}
+    without = [name for name, _ in named if name not in found]
+    missing = tag("p", f"Without a budget: {', '.join(without)}.", class_="note") if without else None
+    if len(found) < 2:
+        return [tag("p", "Fewer than two of these results hold a budget."), missing]
+    due = all(latency.mode_of(told) == "open" for _, told in named)
+    drawn = [
+        segments.side_by_side(found, name) for name in (("ttft_from_due", "e2e_from_due") if due else ("ttft", "e2e"))
+    ]
+    words_of = {f"{name}: {why}" for told in found.values() for name, why in (told.get("lumps") or {}).items()}
+    return [
+        tag("p", "Means add up, so the bars do. A segment without evidence on one side stands in that side's lump: compare sums there.",
+            class_="note"),
+        *drawn, tag("ul", [tag("li", text) for text in sorted(words_of)]), missing,
+    ]  # fmt: skip
 
 
 def _balance(run: Run) -> str:

@@ -117,6 +117,8 @@ def _budget(spent: Mapping[str, Any] | None, told: Mapping[str, Any]) -> Section
             tag("details", tag("summary", "The other two, with and without our own lateness"), rest, class_="print"),
             tag("h3", "What the segments are, and what is lumped"),
             segments.legend(spent),
+            tag("ul", segments.beyond(spent)),
+            segments.aggregates(spent),
         ]  # fmt: skip
     return ("budget", "Budget", section("budget", "Budget", *body))
 

@@ -5,6 +5,7 @@ Lives here: sweeps (an index of runs) and goodput searches (a document of probes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 
 from phasemeter.errors import FileError
 from phasemeter.report.html import latency, standing
-from phasemeter.report.html.markup import Markup, chart, figure, section, table, tag
+from phasemeter.report.html.markup import Markup, chart, figure, section, table, tag, words
 from phasemeter.report.html.page import banner, page
 from phasemeter.report.html.run_tables import result_document
 from phasemeter.report.words import DASH, number
@@ -58,12 +59,20 @@ def _json(file: Path) -> Any:
 
 
 def _points(folder: Path) -> Iterator[Point]:
-    if not (folder / INDEX).exists():
+    for name in _names(folder):
+        if (folder / name / "manifest.json").exists():
+            yield name, result_document(folder / name)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """The runs of a sweep's index; of a goodput search the last look at each rate: it is as long as all before it."""
+    if (folder / INDEX).exists():
+        yield from (str(entry.get("run")) for entry in _json(folder / INDEX).get("runs") or ())
         return
-    for entry in _json(folder / INDEX).get("runs") or ():
-        path = folder / str(entry.get("run"))
-        if (path / "manifest.json").exists():
-            yield str(entry["run"]), result_document(path)
+    for probe in _json(folder / SEARCH).get("probes") or ():
+        parts = Path(str(probe.get("run") or "")).parts[-2:]  # rate-4/look-1, wherever the search was written from
+        if parts:
+            yield str(Path(*parts))
 
 
 def offered(result: Mapping[str, Any]) -> tuple[float | None, str]:
@@ -80,7 +89,7 @@ def load(points: Sequence[Point], search: Mapping[str, Any] | None) -> list[Mark
     """Latency percentiles, throughput and attainment against the load."""
     placed = sorted(((*offered(result), result) for _, result in points if offered(result)[0] is not None),
                     key=lambda one: one[0] or 0.0)  # fmt: skip
-    parts: list[Markup | None] = []
+    parts: list[Markup | None] = [] if search is None else searched(search)
     if placed:
         unit = placed[0][1]
         same = [(at, result) for at, own, result in placed if own == unit and at is not None]
@@ -90,8 +99,6 @@ def load(points: Sequence[Point], search: Mapping[str, Any] | None) -> list[Mark
         parts.append(tag("div", charts, class_="two"))
     else:
         parts.append(tag("p", "No run of this series says how its load was driven."))
-    if search is not None:
-        parts += searched(search)
     return parts
 
 
@@ -143,32 +150,63 @@ def searched(search: Mapping[str, Any]) -> list[Markup | None]:
     interval = f"[{', '.join(DASH if bound is None else number(bound) for bound in bounds)}]"
     told = f"max goodput = {number(value)} req/s, 95 % {interval}: the highest offered rate whose joint attainment reaches the target"
     probes = search.get("probes") or []
-    series = {
+    rows = [
+        [number(one["rate_per_s"]), f"{100 * one['attainment']['value']:.4g} %", str(one["attainment"].get("n") or ""),
+         {True: "stable", False: "unstable", None: "can't be said"}[one.get("stable")],
+         str(one.get("standing") or ""), str(one.get("why") or ""), str(one.get("run") or "")]
+        for one in probes
+    ]  # fmt: skip
+    why = str(search.get("reason") or "").replace("_", " ")
+    return [
+        tag("h3", "Goodput"),
+        tag("p", "Highest rate that keeps the contract: ", figure(f"{number(value)} req/s", told), f" {interval}",
+            f"; binding: {search['binding']}" if search.get("binding") else "", f"; the search ended: {why}" if why else "",
+            class_="answer"),
+        chart("attainment", _attainment(search)) if probes else None,
+        table(["rate, req/s", "attainment", "n", "load", "standing", "", "run"], rows, "Probes", "words"),
+        tag("ul", [tag("li", words(line)) for line in _beside(search)]),
+        *(tag("p", words(f"! {text}"), class_="note") for text in search.get("warnings") or ()),
+    ]  # fmt: skip
+
+
+def _attainment(search: Mapping[str, Any]) -> dict[str, Any]:
+    """Joint attainment against the rate offered, with the curve that was fitted to it and the target."""
+    probes = search.get("probes") or []
+    value = (search.get("goodput_per_s") or {}).get("value")
+    series: list[dict[str, Any]] = [{
         "name": "joint attainment", "kind": "errors", "x": [one["rate_per_s"] for one in probes],
         "y": [one["attainment"]["value"] for one in probes],
         "lo": [(one["attainment"].get("ci95") or [None, None])[0] for one in probes],
         "hi": [(one["attainment"].get("ci95") or [None, None])[1] for one in probes],
-    }  # fmt: skip
+    }]  # fmt: skip
+    curve = search.get("curve")
+    if curve and len(probes) > 1:
+        low, high = (pick(one["rate_per_s"] for one in probes) for pick in (min, max))
+        x = [low * (high / low) ** (i / 60) for i in range(61)]
+        y = [1 / (1 + math.exp(-(curve["a"] + curve["b"] * math.log(rate / curve["centre_per_s"])))) for rate in x]
+        series.append({"name": "fitted", "kind": "line", "tone": 7, "dash": 1, "x": x, "y": y})
     marks = [{"axis": "x", "at": value, "label": f"goodput {number(value)}"}] if value is not None else []
-    if search.get("target") is not None:
-        marks.append({"axis": "y", "at": search["target"], "label": "target"})
-    spec = {
+    if search.get("attainment_target") is not None:
+        marks.append({"axis": "y", "at": search["attainment_target"], "label": "target"})
+    return {
         "title": "Attainment against rate", "summary": f"{len(probes)} probes.", "note": "Each point a probe; bars are 95 % intervals.",
         "x": {"label": "offered", "unit": "req/s"}, "y": {"label": "share of requests that keep every objective", "max": 1, "zero": True},
-        "series": [series], "marks": marks,
+        "series": series, "marks": marks,
     }  # fmt: skip
-    rows = [
-        [number(one["rate_per_s"]), f"{100 * one['attainment']['value']:.4g} %",
-         {True: "stable", False: "unstable", None: "can't be said"}[one.get("stable")], str(one.get("run") or "")]
-        for one in probes
-    ]  # fmt: skip
+
+
+def _beside(search: Mapping[str, Any]) -> list[str]:
+    """What each limit alone would carry, and what other limits would."""
+    alone = [f"{name} {number(rate)}" for name, rate in (search.get("single") or {}).items() if rate is not None]
+    scaled = [
+        f"× {scale}: {number(rate)}" for scale, rate in (search.get("sensitivity") or {}).items() if rate is not None
+    ]
+    limits = [f"{name} ≤ {number(limit * 1e3)} ms" for name, limit in (search.get("objectives_s") or {}).items()]
     return [
-        tag("h3", "Goodput"),
-        tag("p", "Highest rate that keeps the contract: ", figure(f"{number(value)} req/s", told), f" {interval}",
-            f"; binding: {search['binding']}" if search.get("binding") else "", class_="answer"),
-        chart("attainment", spec) if probes else None,
-        table(["rate, req/s", "attainment", "load", "run"], rows, "Probes"),
-    ]  # fmt: skip
+        *([f"A request is good that keeps {', '.join(limits)}."] if limits else []),
+        *([f"Each objective alone would carry, in req/s: {', '.join(alone)}."] if alone else []),
+        *([f"With all limits scaled, in req/s: {', '.join(scaled)}."] if scaled else []),
+    ]
 
 
 def runs(points: Sequence[Point]) -> Markup:

@@ -81,11 +81,9 @@ def contract(document: Document) -> Markup | None:
         low, high = line.get("ci95") or (None, None)
         interval = "" if low is None and high is None else f"[{_quantity(low, unit)}, {_quantity(high, unit)}]"
         limit = line.get("limit")
-        promised = (
-            ""
-            if limit is None
-            else f"{line.get('comparison', '≤').replace('<=', '≤').replace('>=', '≥')} {_quantity(limit, unit)}"
-        )
+        sign = line.get("comparison", "≤").replace("<=", "≤").replace(">=", "≥")
+        sign = "declared" if str(line["path"]).startswith("workload.") else sign
+        promised = "" if limit is None else f"{sign} {_quantity(limit, unit)}"
         told = f"{line['path']}: {line['verdict']}, {value} {interval}, promised {promised}, n = {line.get('n')}"
         why = [str(line["reason"])] if line.get("reason") else []
         if line["verdict"] == "undecided" and line.get("n_to_decide"):

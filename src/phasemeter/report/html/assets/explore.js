@@ -19,8 +19,8 @@ P.law = (v) => {
     if (Math.abs(next - tpot) < 1e-9) break;
     tpot = next;
   }
-  const parts = { ingress_delivery: v.ingress, queue: v.queue + queued, prefill, first_token: v.hand_off };
-  const ttft = parts.ingress_delivery + parts.queue + parts.prefill + parts.first_token;
+  const parts = { unattributed: v.lump, ingress_delivery: v.ingress, queue: v.queue + queued, prefill, first_token: v.hand_off };
+  const ttft = parts.unattributed + parts.ingress_delivery + parts.queue + parts.prefill + parts.first_token;
   const decode = Math.max(v.output - 1, 0) * tpot;
   return { parts, ttft, tpot, decode, e2e: ttft + decode, use, stable: use < 1 };
 };
@@ -39,7 +39,7 @@ P.breaks = (v, knob, most) => {
   return low;
 };
 
-const NAMES = { ingress_delivery: 'ingress + delivery', queue: 'queue', prefill: 'prefill', first_token: 'first-token hand-off', decode: 'decode' };
+const NAMES = { unattributed: 'what is not told apart', ingress_delivery: 'ingress + delivery', queue: 'queue', prefill: 'prefill', first_token: 'first-token hand-off', decode: 'decode' };
 const inputs = new Map([...document.querySelectorAll('[data-knob]')].map((one) => [one.getAttribute('data-knob'), one]));
 const ranges = new Map([...document.querySelectorAll('[data-range]')].map((one) => [one.getAttribute('data-range'), one]));
 const state = { ...told.start };
