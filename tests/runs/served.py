@@ -74,6 +74,7 @@ class Behaviour:
     answer: Callable[[Request], list[str]] = words_of
     pages: dict[str, tuple[int, str]] = field(default_factory=dict)
     template_tokens: int = 5
+    under: str = ""  # a path before every API's own, where text is answered too
 
 
 class Served:
@@ -262,7 +263,7 @@ class _Line:
 
     async def _text(self, path: str, headers: Mapping[str, str], raw: bytes) -> bool:
         served, behaviour = self.served, self.served.behaviour
-        spoken = SPOKEN.get(path)
+        spoken = SPOKEN.get(path.removeprefix(self.served.behaviour.under))
         if spoken is None:
             await self._say(404, json.dumps({"detail": "Not Found"}))
             return True

@@ -171,7 +171,7 @@ def test_a_faulty_prompt_file_is_named_by_its_line(bench: Bench, tmp_path: Path)
 def test_a_server_that_never_answers_the_probe_is_measured_all_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phasemeter.runs.probe.PATIENCE_S", 0.3)
+    monkeypatch.setattr("phasemeter.runs.probe_request.PATIENCE_S", 0.3)
     with served(Behaviour(fault=lambda request: "silence")) as server:
         ran = bench(server.url, "--concurrency", "2", "--requests", "2", "--timeout-first-byte", "300ms")
     assert ran.code == 1

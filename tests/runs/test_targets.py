@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,3 +185,56 @@ def test_a_metrics_page_is_kept_from_before_and_after(bench: Bench) -> None:
         ran = bench(server.url, "--requests", "2", "--server-metrics", f"{server.url}/metrics")
         kept = sorted(path.name for path in (ran.path / "evidence").iterdir())
     assert "metrics-before.http" in kept and "metrics-after.http" in kept
+
+
+def test_http_said_to_an_https_port_is_told_what_to_write(bench: Bench, context: ssl.SSLContext) -> None:
+    with served(tls=context) as server:
+        for model in ([], ["--model", "tiny"]):
+            ran = bench(f"http://127.0.0.1:{server.port}", *model)
+            assert ran.code == 2 and ran.out == "" and not ran.path.exists()
+            assert f"write https://127.0.0.1:{server.port}" in ran.err.splitlines()[-1]
+        assert server.requests == []
+
+
+def test_https_said_to_an_http_port_is_told_what_to_write(bench: Bench) -> None:
+    with served() as server:
+        ran = bench(f"https://127.0.0.1:{server.port}", "--model", "tiny")
+        assert ran.code == 2 and ran.out == "" and not ran.path.exists()
+        assert f"write http://127.0.0.1:{server.port}" in ran.err.splitlines()[-1]
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("last_words", [b"", b"220 mail.example ESMTP\r\n"])
+def test_a_port_that_speaks_no_http_is_said_to(bench: Bench, last_words: bytes) -> None:
+    """Whether it closes without a word or says something of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    conn, _ = listener.accept()
+                except OSError:
+                    return
+                with conn:
+                    conn.sendall(last_words)
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        ran = bench(f"http://127.0.0.1:{port}", "--model", "tiny")
+        listener.shutdown(socket.SHUT_RDWR)
+    assert ran.code == 2 and ran.out == "" and not ran.path.exists()
+    assert "HTTP" in ran.err.splitlines()[-1] or "openai.chat" in ran.err.splitlines()[-1]
+
+
+def test_a_base_path_under_which_anything_is_answered_is_noted(bench: Bench) -> None:
+    with served(Behaviour(models=None, under="/nope")) as server:
+        assert (
+            "is `/nope/v1` the server's base path?"
+            in bench(f"{server.url}/nope/v1", "--model", "m", "--requests", "1").err
+        )
+        assert "base path" not in bench(server.url, "--model", "m", "--requests", "1").err
+    with served(Behaviour(under="/nope")) as server:
+        server.behaviour.pages["/no-such-path/models"] = (404, "")
+        assert "base path" not in bench(f"{server.url}/nope/v1", "--requests", "1").err
+        server.behaviour.pages["/no-such-path/models"] = (200, "hello")
+        assert "the server answers under any path" in bench(f"{server.url}/nope/v1", "--requests", "1").err

@@ -1,39 +1,33 @@
 """The one explicit probe before a run: is this the API, is there such a model, which fields does the server refuse, how long
-are prompts in its tokens?
+are prompts in its tokens (probe_lengths.py)?
 
-Lives here: the probe's requests and what is learnt from them. A mistake of the person's (unreachable, wrong path, no such
+Lives here: what is learnt from the probe's requests. A mistake of the person's (unreachable, wrong path, no such
 model, a refused key) ends here with the server's own words; a server that is merely slow or failing does not: that is what
 a run is for, and is noted. Must not live here: the run itself.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from phasemeter.errors import NetworkError, ServerError, UserError
-from phasemeter.io.fetch import fetch
-from phasemeter.io.target import Limits
-from phasemeter.records.capture import Capture
-from phasemeter.records.request import PlannedRequest
+from phasemeter.runs import probe_lengths
 from phasemeter.runs.identify import Asker, Identity, identify
+from phasemeter.runs.other_scheme import other_scheme
+from phasemeter.runs.probe_request import WIDE_IDS, Said, State, asked, send
 from phasemeter.runs.settings import Settings
-from phasemeter.wire.exchange import Exchange, exchange_of
-from phasemeter.workload.bodies import BodyOptions, Content, body
-from phasemeter.workload.length_model import LengthModel, fit_length_model
+from phasemeter.wire.exchange import Exchange
+from phasemeter.workload.bodies import BodyOptions
+from phasemeter.workload.length_model import LengthModel
 from phasemeter.workload.lengths import mean_tokens
-from phasemeter.workload.prompts import PromptOptions, prompt_for
+from phasemeter.workload.urls import PATHS
 
-PATIENCE_S = 30.0  # for a first byte; a slower server is measured, not refused
 TRIES = 3
-SHORT_TOKENS, LONGEST_TOKENS = 24, 512
-TOKENS = 2
-WIDE_IDS = PromptOptions().token_id_range
 FEWEST_IDS = 64
-REFUSAL = re.compile(rb'"code"\s*:\s*"?(4[0-9]{2})\b')
+NO_PAGE = "/no-such-path/models"
 
 
 class UnreachableError(NetworkError):
@@ -61,16 +55,6 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class _State(msgspec.Struct, kw_only=True):
-    """What the tries have settled so far."""
-
-    body: BodyOptions
-    ignore_eos: bool
-    ids: tuple[int, int] = WIDE_IDS
-    notes: list[str] = msgspec.field(default_factory=list)
-    pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
-
-
 def probe(settings: Settings) -> Probed:
     """Identify the server, then send it one or two small requests like the run's own.
 
@@ -81,21 +65,25 @@ def probe(settings: Settings) -> Probed:
     _check_reached(settings, asker)
     models = _models(settings, identity)
     _check_context(settings, identity)
-    state = _State(body=settings.body, ignore_eos=settings.ignore_eos is not False)
-    model = models[0][0] if models else None
-    answered = _try(settings, state, model, SHORT_TOKENS)
-    if answered and _needs_lengths(settings):
-        asked = settings.spec.input_tokens
-        typical = mean_tokens(asked) if asked is not None else None
-        _try(settings, state, model, min(LONGEST_TOKENS, max(2 * SHORT_TOKENS, round(typical or 0))))
-    if answered and not state.pairs and _needs_lengths(settings):
-        state.notes.append("the server tells no prompt_tokens: prompt lengths are assumed at one token a word")
+    state = State(
+        body=settings.body,
+        ignore_eos=settings.ignore_eos is not False,
+        model=models[0][0] if models else None,
+        never_spoke=asker.first is not None and not asker.first.reads,
+    )
+    lengths = LengthModel()
+    if probe_lengths.needed(settings):
+        answered = _try_both(settings, state)
+        lengths = probe_lengths.fitted(settings, state) if answered else lengths
+    else:
+        answered = _try(settings, state, asked(settings))
+    state.notes.extend(_about_the_path(settings, asker, identity, answered))
     return Probed(
         identity=identity,
         models=models,
         body=state.body,
         ignore_eos=state.ignore_eos,
-        lengths=fit_length_model(state.pairs),
+        lengths=lengths,
         answered=answered,
         token_id_range=state.ids,
         notes=tuple(state.notes),
@@ -105,6 +93,9 @@ def probe(settings: Settings) -> Probed:
 def _check_reached(settings: Settings, asker: Asker) -> None:
     """Raises for a wrong host or port, a certificate that nobody vouches for, a key that is refused."""
     capture = asker.first
+    instead = None if capture is None else other_scheme(settings, capture, asker.first_status)
+    if instead is not None:
+        raise UnreachableError(f"{settings.url}: no answer to an {settings.endpoint.scheme.upper()} request: {instead}")
     if capture is not None and capture.close in {"refused", "timeout_connect"}:
         words = capture.error or "no answer"
         hint = "is the server running, and is this its address?"
@@ -117,9 +108,19 @@ def _check_reached(settings: Settings, asker: Asker) -> None:
         )
 
 
-def _needs_lengths(settings: Settings) -> bool:
-    asked = settings.asked
-    return asked.prompts is None and asked.tokenizer is None and not asked.token_ids
+def _about_the_path(settings: Settings, asker: Asker, identity: Identity, answered: bool) -> list[str]:
+    """What speaks against a base path of the person's own, though it was answered: no list of models beside it, or a server that
+    answers anything."""
+    endpoint = settings.endpoint
+    base = endpoint.base if PATHS[endpoint.api][1] else endpoint.root
+    if not answered or base in {"", "/v1"}:
+        return []
+    question = f"is `{base}` the server's base path?"
+    if identity.models is None:
+        return [f"{endpoint.url} answered, but there is no list of models at {base}/models: {question}"]
+    if asker.page(NO_PAGE) is not None:
+        return [f"{endpoint.url} answered, but the server answers under any path (200 to {NO_PAGE}): {question}"]
+    return []
 
 
 # ---- the model
@@ -167,14 +168,25 @@ def _check_context(settings: Settings, identity: Identity) -> None:
 # ---- the request
 
 
-def _try(settings: Settings, state: _State, model: str | None, tokens: int) -> bool:
+def _try_both(settings: Settings, state: State) -> bool:
+    """The two lengths at once. Was the first answered?"""
+    twice = probe_lengths.Twice(settings, state)
+    answered = _try(settings, state, probe_lengths.once(settings))
+    if not answered and twice.answered():  # it was in its way
+        state.notes.pop()
+        answered = _try(settings, state, probe_lengths.once(settings))
+    if answered:
+        twice.take(state)
+    return answered
+
+
+def _try(settings: Settings, state: State, said: Said) -> bool:
     """One probe request, its refused fields dropped one by one, a failing server asked again. Was it answered?"""
     tries = 0
     while True:
-        exchange, words = _send(settings, state, model, tokens)
+        exchange, words = send(settings, state, said)
         if exchange.outcome == "ok":
-            if exchange.prompt_tokens and words:
-                state.pairs.append((words, exchange.prompt_tokens))
+            probe_lengths.keep(state, exchange, words)
             return True
         if settings.asked.token_ids and _beyond_vocabulary(exchange):
             _draw_lower(settings, state, exchange)
@@ -190,49 +202,20 @@ def _try(settings: Settings, state: _State, model: str | None, tokens: int) -> b
             raise RefusedError(f"{settings.endpoint.url}: this is not {settings.endpoint.api}: {exchange.failure_text}")
         tries += 1
         if tries == TRIES or (exchange.failure or "").startswith("timeout"):
+            _check_http(settings, state, exchange)
             state.notes.append(
                 f"the probe was not answered ({exchange.failure}: {exchange.failure_text}): measured all the same"
             )
             return False
 
 
-def _send(settings: Settings, state: _State, model: str | None, tokens: int) -> tuple[Exchange, int | None]:
-    spec = settings.spec
-    planned = PlannedRequest(
-        request_id=f"probe{len(state.pairs)}",
-        index=len(state.pairs),
-        api=spec.api,
-        stream=spec.stream,
-        phase="probe",
-        input_tokens=tokens,
-        output_tokens=TOKENS,
-        ignore_eos=state.ignore_eos,
-        n=spec.n,
-        model=model,
-    )
-    options = PromptOptions(seed=spec.seed, salt="probe", token_ids=settings.asked.token_ids, token_id_range=state.ids)
-    prompt = prompt_for(planned, options, LengthModel())
-    ids = prompt.token_ids
-    if ids:
-        ids = (*ids[:-1], state.ids[1] - 1)  # the highest that the run may draw
-    content = Content(text=prompt.text, token_ids=ids)
-    sent = msgspec.json.encode(body(planned, content, state.body))
-    limits = settings.target.limits
-    first_s = PATIENCE_S if limits.first_byte_s is None else min(PATIENCE_S, limits.first_byte_s)
-    patient = Limits(connect_s=limits.connect_s, first_byte_s=first_s, idle_s=first_s, total_s=2 * PATIENCE_S)
-    capture = fetch(msgspec.structs.replace(settings.target, limits=patient), "POST", settings.target.path, sent)
-    return _read(planned, capture), prompt.words
-
-
-def _read(planned: PlannedRequest, capture: Capture) -> Exchange:
-    """The answer. An error inside a stream that names a status of its own (vLLM refuses so, under 200) has that status."""
-    exchange = exchange_of(planned, capture, [read.user_ns for read in capture.reads])
-    code = (
-        REFUSAL.search(b"".join([read.data for read in capture.reads]))
-        if exchange.failure == "server_error_in_stream"
-        else None
-    )
-    return exchange if code is None else msgspec.structs.replace(exchange, status=int(code[1]))
+def _check_http(settings: Settings, state: State, exchange: Exchange) -> None:
+    """Raises UnreachableError where no byte of HTTP ever came: not of the server's own pages, nor of any answer to a request."""
+    if state.never_spoke and state.nothing_came and not (exchange.failure or "").startswith("timeout"):
+        raise UnreachableError(
+            f"{settings.url}: connects, and closes before it answers an HTTP request ({exchange.failure_text}): is this"
+            " its port, and is it http or https?"
+        )
 
 
 # ---- token ids that a server's vocabulary does not hold
@@ -244,7 +227,7 @@ def _beyond_vocabulary(exchange: Exchange) -> bool:
     return "vocab" in words or "invalid token" in words
 
 
-def _draw_lower(settings: Settings, state: _State, exchange: Exchange) -> None:
+def _draw_lower(settings: Settings, state: State, exchange: Exchange) -> None:
     """Half the ids of before, or RefusedError when there are too few left to tell prompts apart."""
     low, high = state.ids
     narrower = (min(low, high // 8), high // 2)
@@ -260,28 +243,28 @@ def _draw_lower(settings: Settings, state: _State, exchange: Exchange) -> None:
 # ---- fields that a server refuses
 
 
-def _without_usage(state: _State) -> str:
+def _without_usage(state: State) -> str:
     state.body = msgspec.structs.replace(state.body, include_usage=False)
     return "stream_options: sent without (the server may tell no usage)"
 
 
-def _without_ignore_eos(state: _State) -> str:
+def _without_ignore_eos(state: State) -> str:
     state.ignore_eos = False
     return "ignore_eos: sent without (answers may be shorter than asked)"
 
 
-def _other_limit(state: _State) -> str:
+def _other_limit(state: State) -> str:
     state.body = msgspec.structs.replace(state.body, max_tokens_field="max_completion_tokens")
     return "max_tokens: max_completion_tokens is sent instead"
 
 
-def _without_min_tokens(state: _State) -> str:
+def _without_min_tokens(state: State) -> str:
     state.body = msgspec.structs.replace(state.body, min_tokens=False)
     return "min_tokens: sent without"
 
 
 # field as it stands in the server's words: (is it sent now?, what to do without it)
-ADAPTATIONS: dict[str, tuple[Callable[[_State], bool], Callable[[_State], str]]] = {
+ADAPTATIONS: dict[str, tuple[Callable[[State], bool], Callable[[State], str]]] = {
     "stream_options": (lambda state: state.body.include_usage, _without_usage),
     "ignore_eos": (lambda state: state.ignore_eos, _without_ignore_eos),
     "min_tokens": (lambda state: state.body.min_tokens, _without_min_tokens),
@@ -289,7 +272,7 @@ ADAPTATIONS: dict[str, tuple[Callable[[_State], bool], Callable[[_State], str]]]
 }
 
 
-def _adapt(settings: Settings, state: _State, exchange: Exchange) -> None:
+def _adapt(settings: Settings, state: State, exchange: Exchange) -> None:
     """Drop the field that the server's words name, with a note, or raise RefusedError with those words."""
     words = exchange.failure_text or ""
     if exchange.status in {400, 422}:

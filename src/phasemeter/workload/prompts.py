@@ -23,6 +23,7 @@ from phasemeter.workload.streams import stable_hash
 from phasemeter.workload.words import WORDS
 
 HEAD = 4  # words that spell the request's number
+STRIDE = 0x9E3779B1  # the golden ratio's share of 2^32, odd (Knuth, The Art of Computer Programming 3, section 6.4)
 PHASE_BITS = {"measured": 0, "warmup": 1 << 31, "probe": 1 << 30}
 
 
@@ -64,9 +65,13 @@ def _text(data: bytes) -> str:
 
 
 def _head(options: PromptOptions, name: str, number: int) -> bytes:
-    """The number, lowest byte first, under a mask of the run: two numbers differ within 4 words, neighbours in the first."""
+    """The number, lowest byte first, under a mask of the run: two numbers differ within 4 words, neighbours in the first.
+
+    Times an odd number, which keeps numbers apart and makes all four words change: words that stay the same over a run would put
+    their own cost in tokens on each of its prompts.
+    """
     mask = stable_hash(options.seed, options.salt, name) & 0xFFFFFFFF
-    return ((number ^ mask) & 0xFFFFFFFF).to_bytes(HEAD, "little")
+    return ((number * STRIDE ^ mask) & 0xFFFFFFFF).to_bytes(HEAD, "little")
 
 
 def _number(planned: PlannedRequest) -> int:
@@ -87,6 +92,13 @@ def group_words(options: PromptOptions, group: str, words: int) -> bytes:
 def block_words(options: PromptOptions, hash_id: int, words: int) -> bytes:
     """The words of one block of a trace: equal ids, equal text; all 64 bits of an id count."""
     return _bytes(words, options.seed, options.salt, "block", hash_id)
+
+
+def balanced_text(options: PromptOptions, words: int) -> str:
+    """`words` different words (at most 256), drawn without replacement: their mean cost in tokens is near that of all of them."""
+    data = _bytes(4 * len(WORDS), options.seed, options.salt, "balanced")
+    order = sorted(range(len(WORDS)), key=lambda word: data[4 * word : 4 * word + 4])
+    return _text(bytes(order[:words]))
 
 
 def prompt_for(
