@@ -124,6 +124,14 @@ def test_a_row_of_the_time_line_shows_both_strips_apart(browser: Browser, pages:
     assert told[1].startswith("SERVER") and all(name in told[1] for name in ("queue", "prefill", "decode"))
 
 
+def test_a_request_leads_to_its_exchange_by_a_command_that_is_copied(browser: Browser, pages: Pages) -> None:
+    browser.open(pages["run"])
+    browser.ask("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    browser.ask("document.querySelector('.tl-row').click()")
+    browser.ask("document.querySelector('#request-detail dd .fig').click()")
+    assert browser.ask("return window.copied") == "phasemeter inspect small#r-0"
+
+
 def test_without_evidence_the_detail_says_what_is_lumped(browser: Browser, pages: Pages) -> None:
     browser.open(pages["run"])
     browser.ask("document.querySelector('.tl-row').click()")

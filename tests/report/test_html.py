@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from phasemeter.cli.main import run as command
 from phasemeter.errors import FileError, UserError
 from phasemeter.phases.budget import SEGMENTS
+from phasemeter.report.explore import load_of, parts_of, start_of
 from phasemeter.report.html import charts, markup
 from phasemeter.report.html.page import asset
 from phasemeter.report.html.run_page import run_page
 from phasemeter.report.html.run_tables import open_tables
 from phasemeter.report.html.segments import WORDS
 from phasemeter.report.html.write import write_html, write_page
+from phasemeter.runs.law import Law, Observation
 from phasemeter.runs.tables import REQUESTS, write_tables
 from tests.report.html_runs import HOSTILE, hostile_run, rows, write_run
 
@@ -313,3 +315,57 @@ def test_a_servers_columns_become_its_strip_and_never_touch_the_clients(tmp_path
         ("queue", 10), ("prefill", 20), ("first_token", 0), ("decode", 300),
     ]  # fmt: skip
     assert line["laid"] == []
+
+
+def test_the_windows_and_the_spans_of_a_budget_stand_on_the_page(small: Path) -> None:
+    budget = {
+        "unit": "s", "requests": 120, "complete": 100, "with_server_evidence": 40, "negative_remainders": 0, "with_other_warnings": 3,
+        "evidence": {"queue": {"vllm: `queue_time_ms`": 40}}, "lumps": {"ingress_delivery": "two clocks"},
+        "inside_server_mean": 0.002, "before_text_mean": 0.004, "spans": {"joined": 37, "ambiguous": 2}, "warnings": [],
+        "mean": {"ttft": {"ingress_delivery": 0.01, "queue": 0.02}}, "tails": {},
+        "aggregate": {
+            "vllm": {"n": 110, "mean": {"queue": 0.0123, "prefill": 0.04}, "told": {"queue_s": 0.0123, "n": 110}},
+            "other": {"mean": None, "reason": "queue: absent"},
+        },
+    }  # fmt: skip
+    text = " ".join(Seen(run_page(small, json.loads((small / "result.json").read_bytes()) | {"budget": budget})).text)
+    for told in ("37 requests were joined", "2 fit more than one", "110 requests of the window", "12.3 ms", "queue: absent",
+                 "One lump: two clocks", "queue_time_ms", "3 requests carry another warning", "2 ms lie inside the server"):  # fmt: skip
+        assert told in text, told
+
+
+def test_what_if_starts_at_the_parts_that_are_on_record_and_leaves_one_lump_else() -> None:
+    seen = [Observation(input_tokens=100, output_tokens=20, ttft_s=0.1, tpot_s=0.02, e2e_s=0.48) for _ in range(30)]
+    law = Law(base_s=0.05, per_input_token_s=0.0005, n=30, tpot_s=0.02)
+    lump = start_of(law, seen, None)
+    assert (lump.lump, lump.prefill_base, lump.queue, lump.ingress) == (50.0, 0.0, 0.0, 0.0)
+    assert lump.prefill_per_token == 0.5
+    parts = {
+        "upload": 0.001,
+        "ingress_delivery": 0.009,
+        "queue": 0.03,
+        "prefill": 0.06,
+        "first_token": 0.0,
+        "unattributed": 0.0,
+    }
+    told = start_of(law, seen, parts)
+    assert (told.ingress, told.queue, told.prefill_base, told.lump) == (10.0, 30.0, pytest.approx(10.0), 0.0)
+    total = (
+        told.lump + told.ingress + told.queue + told.prefill_base + told.prefill_per_token * told.input + told.hand_off
+    )
+    assert total == pytest.approx(sum(parts.values()) * 1e3)
+    steep = start_of(msgspec.structs.replace(law, per_input_token_s=0.01), seen, parts)
+    assert steep.prefill_base == 0.0 and steep.prefill_per_token * 100 == pytest.approx(
+        60.0
+    )  # never more than the server told
+
+
+def test_the_parts_of_a_run_are_its_servers_word_and_nothing_else() -> None:
+    mean = {"ttft": {"queue": 0.1, "prefill": 0.2}}
+    assert parts_of({"budget": {"mean": mean, "evidence": {}}}) == (None, "")
+    found, words = parts_of({"budget": {"mean": mean, "evidence": {"prefill": {"llamacpp: `prompt_ms`": 3}}}})
+    assert found == mean["ttft"] and "prompt_ms" in words
+    window = {"vllm": {"mean": {"queue": 0.1, "prefill": 0.3}}}
+    assert parts_of({"budget": {"mean": mean, "evidence": {}, "aggregate": window}})[0] == window["vllm"]["mean"]
+    assert load_of({"workload": {"load": {"mode": "open", "rate_per_s": 4.0}}}) == 4.0
+    assert load_of({"workload": {"load": {"mode": "closed"}}, "throughput": {"requests_per_s": 2.5}}) == 2.5

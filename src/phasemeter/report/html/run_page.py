@@ -31,7 +31,7 @@ def run_page(run: Path, document: Mapping[str, Any] | None = None) -> str:
         numbers = [] if told.get("budget") else budget_numbers(measures)
         side = server_side(run, tables, [*bits, *numbers])
         rows = tables.rows_at([*bits, *numbers])
-        drawn = timeline.document(rows, bits, tables, side, measures.origin_ns)
+        drawn = timeline.document(rows, bits, tables, side, measures.origin_ns) | {"run": run.resolve().name}
         spent = told.get("budget") or budget((rows[i] for i in numbers), side, len(measures.numbers))
         sections = [
             _verdict(told),

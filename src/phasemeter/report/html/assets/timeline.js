@@ -170,7 +170,9 @@ const open = (r, row) => {
   if (r.finish) pair(list, 'finish reason', r.finish);
   if (r.first !== null && r.send !== null) pair(list, 'ttft', P.ms(r.first - r.send));
   if (r.warnings) pair(list, 'warnings', r.warnings);
-  pair(list, 'its bytes', `phasemeter inspect RUN#${r.id}`);
+  const typed = [told.run, r.id].every((name) => /^[\w.:-]+$/.test(name)) ? `phasemeter inspect ${told.run}#${r.id}` : 'phasemeter inspect RUN#REQUEST';
+  P.el('dt', {}, list, 'its bytes');
+  P.el('button', { type: 'button', class: 'fig', 'data-copy': typed, title: 'copy the command' }, P.el('dd', {}, list), typed);
   P.strip(detail, 'CLIENT: what did the consumer live?', '', client(r));
   if (r.server.length) P.strip(detail, 'SERVER: where did the system spend it?', 'Durations on the server’s own clock. They are never subtracted from the client’s instants.', r.server);
   else P.el('p', { class: 'note' }, detail, 'SERVER: no evidence on record for this request; the wait above holds ingress, queue, prefill and delivery in one lump.');
