@@ -26,6 +26,7 @@ from phasemeter.records.request import PlannedRequest
 
 HERE = Path(__file__).parent
 Truth = dict[int, list[list[int]]]
+PEAK_KB: list[int] = []
 
 
 @contextmanager
@@ -79,8 +80,17 @@ def capture(
 ) -> RunDirectory:
     directory = RunDirectory.create(folder)
     target = target_of(f"http://127.0.0.1:{port}/v1/chat/completions")
-    run_load(directory, Load(requests=requests, target=target, options=options))
+    run_load(directory, Load(requests=requests, target=target, options=options), lambda _: note_peak(directory))
     return directory
+
+
+def note_peak(directory: RunDirectory) -> None:
+    """Remember the most memory that a worker of ours has held, while it still runs (Linux)."""
+    for reader in directory.readers():
+        status = Path(f"/proc/{reader.header.pid if reader.header else 0}/status")
+        if status.exists():
+            held = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+            PEAK_KB.extend(int(line.split()[1]) for line in held)
 
 
 def offset_ns(directory: RunDirectory) -> int:
@@ -136,12 +146,15 @@ def other(script: str, *arguments: str) -> float:
 
 
 def cost(folder: Path, streams: int, tokens: int, rounds: int) -> None:
-    """CPU seconds of the client process alone; the server's own process is started and ended around all rounds."""
+    """CPU seconds of the client process alone; the server's own process is started and ended around all rounds.
+
+    Ours runs under the same scheduling as the others: who wakes up for each event pays more than who finds thirty waiting.
+    """
     took: dict[str, list[float]] = {"ours": [], "bare": [], "aiohttp": []}
     with truth_server(folder / "cost.log") as port:
         for at in range(rounds):
             before = child_cpu_s()
-            options = LoadOptions(mode="closed", concurrency=streams, prewarm=streams)
+            options = LoadOptions(mode="closed", concurrency=streams, prewarm=streams, real_time=False)
             capture(folder / f"cost-{at}", port, plan(streams, 0, tokens, closed=True), options)
             took["ours"].append(child_cpu_s() - before)
             took["bare"].append(other("bare_loop.py", str(port), str(streams), str(tokens), str(folder / "bare.log")))
@@ -154,8 +167,7 @@ def cost(folder: Path, streams: int, tokens: int, rounds: int) -> None:
     )
     print(f"  ours / bare loop {middle['ours'] / middle['bare']:.2f} (target ≤ 1.25)")
     print(f"  aiohttp / ours   {middle['aiohttp'] / middle['ours']:.2f} (target ≥ 2)")
-    peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"  largest child process {peak_mb:.0f} MB (ours, the server and aiohttp; target for ours ≤ 120)")
+    print(f"  memory of our capture process {max(PEAK_KB, default=0) / 1024:.0f} MB (target ≤ 120)")
 
 
 def main() -> None:
