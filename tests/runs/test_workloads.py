@@ -100,6 +100,20 @@ def test_a_trace_without_stamps_needs_a_rate_and_then_gives_its_lengths(bench: B
         assert Counter(request.tokens for request in server.measured) == {3: 2, 4: 2, 5: 2}
 
 
+def test_stamps_that_a_rate_replaces_are_said_to_be_left_out(bench: Bench, tmp_path: Path) -> None:
+    with served() as server:
+        ran = bench(server.url, "--trace", str(trace_file(tmp_path, ROWS)), "--rate", "100")
+    assert ran.outcomes["ok"] == len(ROWS) and "its own time stamps are left out" in ran.err
+
+
+def test_conversations_without_a_user_are_left_out_with_a_note(bench: Bench, tmp_path: Path) -> None:
+    talks = [[{"from": "gpt", "value": "x"}], [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]]
+    (tmp_path / "talks.json").write_text(json.dumps([{"conversations": talk} for talk in talks]))
+    with served() as server:
+        ran = bench(server.url, "--prompts", str(tmp_path / "talks.json"))
+    assert ran.outcomes["ok"] == 1 and "1 of 2 conversations (the first: 1) are left out" in ran.err
+
+
 # ---- prompts
 
 

@@ -83,6 +83,16 @@ def test_a_faulty_prompt_row_is_named_by_its_line(line: str) -> None:
         read_prompts('{"prompt": "fine"}\n' + line + "\n", "p.jsonl")
 
 
+def test_a_conversation_in_which_no_user_speaks_is_left_out_and_named() -> None:
+    answer, question = {"from": "gpt", "value": "x"}, {"from": "human", "value": "q"}
+    rows = [{"conversations": talk} for talk in ([answer], [], [answer, question, answer])]
+    unasked: list[int] = []
+    found = read_prompts(json.dumps(rows), "p.json", unasked)
+    assert [row.messages for row in found] == [({"role": "user", "content": "q"},)] and unasked == [1, 2]
+    with pytest.raises(FileError, match="in none of its 2 conversations"):
+        read_prompts(json.dumps(rows[:2]), "p.json")
+
+
 def test_an_empty_prompt_file_is_refused() -> None:
     with pytest.raises(FileError, match="no prompt"):
         read_prompts(" \n", "p.jsonl")

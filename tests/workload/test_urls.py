@@ -22,6 +22,8 @@ CASES = Path(__file__).parents[3] / "shared" / "cases" / "inputs"
         ("http://a:1/v1/chat/completions/", "/v1/chat/completions"),
         ("http://a:1/deep/v3", "/deep/v3/chat/completions"),
         ("http://a:1/gw", "/gw/chat/completions"),
+        ("http://a:1//v1//", "/v1/chat/completions"),
+        ("http://a:1/v1/models", "/v1/chat/completions"),
         ("http://a:1/v1?api-version=7", "/v1/chat/completions?api-version=7"),
     ],
 )

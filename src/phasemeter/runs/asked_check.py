@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from phasemeter.errors import UserError
+from phasemeter.io.otlp_receiver import address_of
 from phasemeter.io.proxy import parsed
 from phasemeter.runs.asked import Asked
 
@@ -41,6 +42,8 @@ def refuse(asked: Asked) -> None:
         raise UserError(f"--top-p {asked.top_p}: has to be a number from 0 to 1")
     if asked.proxy is not None and asked.proxy != "env":
         parsed(asked.proxy)  # also where it will not be used: the next host would meet it
+    if asked.otlp_listen is not None:
+        address_of(asked.otlp_listen.rpartition("://")[2].partition("/")[0], asked.otlp_listen)
 
 
 def _option(name: str) -> str:

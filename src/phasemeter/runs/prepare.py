@@ -48,13 +48,14 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     if asked.output is not None and Path(asked.output).exists():
         raise UserError(f"{asked.output} exists already: give another -o/--output, or remove it")
     settings = settings_of(url, asked)
-    rows = read_prompt_file(asked.prompts) if asked.prompts else []
+    unasked: list[int] = []
+    rows = read_prompt_file(asked.prompts, unasked) if asked.prompts else []
     settings = _with_rows(settings, rows)
     _check_trace(settings)
     tokenizer = load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None
     _check_turns(settings)
     descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
-    for words in (*settings.notes, *_about(rows, settings.spec)):
+    for words in (*settings.notes, *_about_trace(settings), *_about(rows, settings.spec, unasked)):
         note(words)
     probed = _probed(settings)
     for words in probed.notes:
@@ -96,10 +97,23 @@ def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:
     return msgspec.structs.replace(settings, spec=spec)
 
 
-def _about(rows: list[FilePrompt], spec: WorkloadSpec) -> list[str]:
+def _about_trace(settings: Settings) -> list[str]:
+    trace = trace_of(settings.asked)
+    if trace is None or trace.offsets_ns is None or settings.spec.arrivals.kind == "trace":
+        return []
+    return ["the trace's rows are offered by --rate or --concurrency: its own time stamps are left out"]
+
+
+def _about(rows: list[FilePrompt], spec: WorkloadSpec, unasked: list[int]) -> list[str]:
     turns = [1 + len(row.later_user_texts) for row in rows]
     if not turns:
         return []
+    if unasked:
+        number = len(rows) + len(unasked)
+        silent = (
+            f"{len(unasked)} of {number} conversations (the first: {unasked[0]}) are left out: no user speaks in them"
+        )
+        return [silent, *_about(rows, spec, [])]
     if spec.turns == 1 and max(turns) > 1:
         return [
             f"the prompts hold conversations of up to {max(turns)} turns: only first turns are sent (--turns N: more)"

@@ -23,8 +23,8 @@ from phasemeter.workload.prompts import PromptOptions, Tokenizer, prompt_for
 GENERATED = "generated, unique"
 
 
-def read_prompt_file(path: str) -> list[FilePrompt]:
-    """The prompts of a JSONL, JSON or text file.
+def read_prompt_file(path: str, unasked: list[int] | None = None) -> list[FilePrompt]:
+    """The prompts of a JSONL, JSON or text file; `unasked` takes the lines of conversations without a user.
 
     Raises FileError with the file and line.
     """
@@ -32,7 +32,7 @@ def read_prompt_file(path: str) -> list[FilePrompt]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
         raise FileError(f"{path}: can't be read: {wrong}") from wrong
-    return read_prompts(text, path)
+    return read_prompts(text, path, unasked)
 
 
 class PromptSource(msgspec.Struct, frozen=True, kw_only=True):

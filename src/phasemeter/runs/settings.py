@@ -58,6 +58,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+# fields of a body that the answer is read by, and how they are asked for
+OPTIONS_OF_FIELDS = {"stream": "--stream or --no-stream", "n": "--n", "max_tokens": "--output-tokens"}
+
+
 def settings_of(url: str, asked: Asked) -> Settings:
     """What `asked` means for the service at `url`.
 
@@ -271,6 +275,9 @@ def _body(asked: Asked) -> BodyOptions:
     extra: dict[str, Any] = {}
     for given in asked.body or ():
         extra = merged(extra, _body_field(given))
+    for name, option in OPTIONS_OF_FIELDS.items():
+        if extra.get(name) is not None:
+            raise UserError(f"--body {name}: answers are read by what was asked: say it with {option}")
     return BodyOptions(
         temperature=asked.temperature,
         top_p=asked.top_p,

@@ -39,11 +39,12 @@ class FilePrompt(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
-def read_prompts(text: str, name: str) -> list[FilePrompt]:
+def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list[FilePrompt]:
     """All prompts of a file's text, in order.
 
     A file whose first character is `[` is one JSON array (ShareGPT's own form); one whose first is `{` is JSON lines;
-    anything else is a prompt a line.
+    anything else is a prompt a line. A recorded conversation in which no user speaks (ShareGPT holds some) is left out, its
+    line put into `unasked`.
     Raises FileError with name and line.
     """
     text = text.removeprefix("\ufeff")
@@ -56,7 +57,13 @@ def read_prompts(text: str, name: str) -> list[FilePrompt]:
         rows = _json_lines(text, name)
     else:
         return [FilePrompt(line=n, text=line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return [_row(value, f"{name}:{line}", line) for line, value in rows]
+    found = [_row(value, f"{name}:{line}", line) for line, value in rows]
+    if unasked is not None:
+        unasked += [row.line for row in found if row.messages == ()]
+    asked = [row for row in found if row.messages != ()]
+    if not asked:
+        raise FileError(f"{name}: holds no prompt: in none of its {len(found)} conversations does a user speak")
+    return asked
 
 
 def _array(text: str, name: str) -> list[tuple[int, Any]]:
@@ -95,6 +102,8 @@ def _row(value: Any, where: str, line: int) -> FilePrompt:
         found = ", ".join(f"`{key}`" for key in list(value)[:8]) or "nothing"
         raise FileError(f"{where}: found {found}; wanted `prompt` (text), `messages` or `conversations`")
     messages = [_message(turn, where) for turn in turns]
+    if "messages" not in value and not any(message["role"] == "user" for message in messages):
+        return FilePrompt(line=line, messages=())
     first, later = _turns(messages, where)
     return FilePrompt(line=line, messages=first, later_user_texts=later, output_tokens=limit, extra=extra)
 

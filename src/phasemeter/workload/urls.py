@@ -2,11 +2,12 @@
 
 Lives here: which path each API has, and the rule: `/v1` is added only when the URL has no path; a full endpoint and
 other version segments are
-kept; nothing is ever doubled. Must not live here: connecting.
+kept; nothing is ever doubled, no slash either. Must not live here: connecting.
 """
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -104,7 +105,8 @@ def endpoint(url: str, api: str = "openai.chat") -> Endpoint:
         raise UserError(f"{shown}: has no host (or holds a space): write it like http://127.0.0.1:8000/v1")
     if parts.fragment:
         raise UserError(f"{shown}: the part after # never reaches a server: leave it out")
-    base, path = _paths(parts.path.rstrip("/"), api, shown)
+    plain = re.sub("/{2,}", "/", parts.path).rstrip("/").removesuffix("/models")  # joined twice; the list of models
+    base, path = _paths(plain, api, shown)
     return Endpoint(
         scheme=parts.scheme,
         host=parts.hostname,
