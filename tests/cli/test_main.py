@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from phasemeter import __version__
+from phasemeter.cli.app import build_app
 from phasemeter.cli.main import run
 from phasemeter.cli.verbs import VERBS
 
@@ -73,3 +75,23 @@ def test_the_door_is_open_before_anything_slow_is_loaded() -> None:
     script = "import sys\nimport phasemeter.cli.main\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert {"cyclopts", "inspect", "msgspec", "pathlib", "subprocess"}.isdisjoint(done.stdout.split())
+
+
+WHOLE_NUMBERS = [
+    (verb, argument)
+    for verb in VERBS
+    for argument in build_app(verb)[verb].assemble_argument_collection()
+    if argument.parameter.parse is not False and int in {argument.hint, *get_args(argument.hint)}
+]
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"), [(verb, argument.name) for verb, argument in WHOLE_NUMBERS], ids=lambda word: str(word)
+)
+@pytest.mark.parametrize("text", ["1.5", "1e3", "", "0x10", "nan", "²", "none", "9" * 40])
+def test_a_whole_number_is_never_rounded(verb: str, option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever else the verb needs: the option is read first."""
+    places = {"compare": ["a", "b"], "demo": [], "evidence": ["f"], "import": ["f"]}.get(verb, ["somewhere"])
+    assert run([verb, *places, option, text]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and option in told.err and "whole number" in told.err

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from phasemeter.cli.whole import WHOLE
+
 LOAD = Group("Load", sort_key=1)
 WORK = Group("Workload", sort_key=2)
 SERVICE = Group("Service", sort_key=3)
@@ -68,8 +70,8 @@ class BenchOptions:
             help='requests (or a time like "10 s") sent first and kept apart; default 2, or one for each slot',
         ),
     ] = None
-    seed: Annotated[int, Parameter(group=LOAD, help="arrivals, lengths and prompts repeat with it")] = 0
-    processes: Annotated[int, Parameter(group=LOAD, help="worker processes that send and stamp")] = 1
+    seed: Annotated[int, WHOLE, Parameter(group=LOAD, help="arrivals, lengths and prompts repeat with it")] = 0
+    processes: Annotated[int, WHOLE, Parameter(group=LOAD, help="worker processes that send and stamp")] = 1
     real_time: Annotated[
         bool,
         Parameter(
@@ -78,7 +80,7 @@ class BenchOptions:
         ),
     ] = True
     repeat: Annotated[
-        int, Parameter(group=LOAD, help="measure this many times; one run directory each, and their spread")
+        int, WHOLE, Parameter(group=LOAD, help="measure this many times; one run directory each, and their spread")
     ] = 1
     resume: Annotated[
         bool, Parameter(group=LOAD, negative="", help="with a sweep or --repeat: skip the runs that are complete")
@@ -124,7 +126,7 @@ class BenchOptions:
     temperature: Annotated[float | None, Parameter(group=WORK, help="sampling temperature")] = None
     top_p: Annotated[float | None, Parameter(group=WORK, help="nucleus sampling")] = None
     stop: Annotated[list[str] | None, Parameter(group=WORK, negative="", help="stop string (repeatable)")] = None
-    n: Annotated[int, Parameter(group=WORK, help="choices per request")] = 1
+    n: Annotated[int, WHOLE, Parameter(group=WORK, help="choices per request")] = 1
     stream: Annotated[bool | None, Parameter(group=WORK, help="stream the answers (default)")] = None
 
     model: Annotated[

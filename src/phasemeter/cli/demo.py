@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.bench import beside
+from phasemeter.cli.whole import WHOLE
 
 
 def demo(
@@ -21,7 +22,7 @@ def demo(
     serve: Annotated[
         bool, Parameter(negative="", help="only start the engine, and keep it until Ctrl-C: a server to try things on")
     ] = False,
-    port: Annotated[int, Parameter(help="with --serve: where it listens; 0 takes a free port")] = 8000,
+    port: Annotated[int, WHOLE, Parameter(help="with --serve: where it listens; 0 takes a free port")] = 8000,
 ) -> int:
     """Start the embedded engine (llama.cpp with SmolLM2-135M), measure it, and say what the numbers mean.
 

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.whole import WHOLE
 
 
 def emulate(
     plan: str,
     *,
-    port: Annotated[int, Parameter(help="0 takes a free one and says which")] = 8000,
+    port: Annotated[int, WHOLE, Parameter(help="0 takes a free one and says which")] = 8000,
     host: Annotated[str, Parameter(help="where to listen")] = "127.0.0.1",
     truth: Annotated[
         str | None, Parameter(help="append the truth of each request to this file, a JSON line each")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import cyclopts
 
+from phasemeter.cli.whole import WHOLE
 from phasemeter.errors import UserError
 from phasemeter.lazy import load
 
@@ -18,8 +19,8 @@ def evidence(
     *files: Path,
     json_: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
     seconds: float | None = None,
-    requests: int | None = None,
-    tokens: int | None = None,
+    requests: Annotated[int | None, WHOLE] = None,
+    tokens: Annotated[int | None, WHOLE] = None,
     want: Annotated[tuple[str, ...], cyclopts.Parameter(negative="")] = (),
     model: str | None = None,
 ) -> int:

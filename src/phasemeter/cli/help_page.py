@@ -137,7 +137,7 @@ def _annotated(hint: Any) -> tuple[Any, Parameter]:
     if get_origin(hint) is not Annotated:
         return hint, Parameter()
     type_, *notes = get_args(hint)
-    return type_, next((note for note in notes if isinstance(note, Parameter)), Parameter())
+    return type_, Parameter.combine(*(note for note in notes if isinstance(note, Parameter)))
 
 
 def _members(type_: Any) -> list[Any]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from phasemeter.cli.tokenizer_option import tokenizer_at
+from phasemeter.cli.whole import WHOLE
 from phasemeter.lazy import load
 
 WIDEST_TEXT = 60
 
 
-def inspect(target: str, *, json: bool = False, tokenizer: Path | None = None, rows: int = 200) -> int:
+def inspect(
+    target: str, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, WHOLE] = 200
+) -> int:
     """Look into one exchange: its boundaries, chunks, tokens, gaps and warnings.
 
     Parameters

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.contract import read_contract
+from phasemeter.cli.whole import WHOLE
 from phasemeter.errors import FileError
 
 
@@ -16,8 +17,8 @@ def simulate(
     plan: str,
     *,
     output: Annotated[str | None, Parameter(name=["-o", "--output"], help="write a run directory here")] = None,
-    seed: Annotated[int | None, Parameter(help="replaces the plan's")] = None,
-    replications: Annotated[int, Parameter(help="runs with seeds of their own, for intervals between runs")] = 1,
+    seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's")] = None,
+    replications: Annotated[int, WHOLE, Parameter(help="runs with seeds of their own, for intervals between runs")] = 1,
     goodput: Annotated[
         bool, Parameter(negative="", help="search the highest rate within the plan's objectives")
     ] = False,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.whole import WHOLE
 from phasemeter.errors import FileError, UserError
 from phasemeter.report.plain import plain
 from phasemeter.units import duration_s
@@ -34,13 +35,13 @@ def trace(
     ] = False,
     keep_zero_output: Annotated[bool, Parameter(negative="", help="keep rows without output, as 1 token")] = False,
     block_size: Annotated[
-        int | None, Parameter(help="tokens in a block of hash_ids (512; 16 for a Bailian trace)")
+        int | None, WHOLE, Parameter(help="tokens in a block of hash_ids (512; 16 for a Bailian trace)")
     ] = None,
     lenient: Annotated[bool, Parameter(negative="", help="leave faulty rows out instead of refusing the file")] = False,
     columns: Annotated[
         str | None, Parameter(help="time=NAME,input=NAME,output=NAME (also hashes, session, send, unit)")
     ] = None,
-    seed: Annotated[int, Parameter(help="which rows --sample takes")] = 0,
+    seed: Annotated[int, WHOLE, Parameter(help="which rows --sample takes")] = 0,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
     """Show a request trace: arrivals and lengths, what it shares, and every fault with its line.
