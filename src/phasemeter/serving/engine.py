@@ -92,7 +92,7 @@ class Engine(StepEnds):
 
     def delivered(self, now_ns: int, request_id: str) -> None:
         """For a decode pool: the KV that `Pull` announced is here."""
-        self._put(now_ns, "delivered", self.state.in_flight.pop(request_id))
+        self._put(now_ns, "delivered", self.state.in_flight[request_id])
 
     def release(self, now_ns: int, request_id: str) -> None:
         """For a prefill pool: the KV of a `Prefilled` request has been pulled."""
@@ -176,6 +176,7 @@ class Engine(StepEnds):
             if what == "waiting":
                 state.waiting.append(sequence)
             elif what == "delivered":
+                del state.in_flight[sequence._request.request_id]
                 if not self._aborts.dropped(sequence):
                     state.waiting.append(sequence)
             elif what == "offer":
