@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 
 from phasemeter.serving.sequence import Sequence
 
+ORDER_BITS = 32
+
 
 class Decodes:
     """`count` sequences (each sample is one), `steps` decode steps done so far, `owing` blocks of copies still to be made.
@@ -28,7 +30,8 @@ class Decodes:
         self.steps = 0
         self.demand = [0] * block_size
         self.owing: dict[Sequence, int] = {}
-        self.heap: list[tuple[int, int, Sequence]] = []
+        self.heap: list[int] = []  # finish step << ORDER_BITS | order: whole numbers compare faster than tuples
+        self.ends: dict[int, Sequence] = {}  # by entry of the heap; an entry that isn't here is stale
         self.members: list[dict[Sequence, None]] | None = [{} for _ in range(block_size)] if by_slot else None
 
     def join(self, sequence: Sequence, left: int, context: int) -> None:
@@ -36,7 +39,9 @@ class Decodes:
         steps, samples = self.steps, sequence.samples
         offset = sequence.offset = context - steps
         sequence._finish_at = finish = steps + left
-        heappush(self.heap, (finish, sequence.order, sequence))
+        entry = finish << ORDER_BITS | sequence.order
+        self.ends[entry] = sequence
+        heappush(self.heap, entry)
         self.count += samples
         self.offsets += offset * samples
         slot = -offset % self.block_size
@@ -52,14 +57,19 @@ class Decodes:
         self.offsets += (context - self.steps) * sequence.samples
 
     def leave(self, sequence: Sequence) -> None:
+        """Before its end."""
+        del self.ends[sequence._finish_at << ORDER_BITS | sequence.order]
+        self.end(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """`sequence`, which is in `ends` no more, counts no more."""
         samples, offset = sequence.samples, sequence.offset
-        sequence._finish_at = -1  # its entry in the heap is stale from now on
+        sequence._finish_at = -1
         self.count -= samples
         self.offsets -= offset * samples
-        slot = -offset % self.block_size
-        self.demand[slot] -= samples
+        self.demand[-offset % self.block_size] -= samples
         if self.members is not None:
-            del self.members[slot][sequence]
+            del self.members[-offset % self.block_size][sequence]
         if self.owing:
             self.owing.pop(sequence, None)
 
@@ -74,21 +84,19 @@ class Decodes:
 
     def next_finish(self) -> int:
         """The number of decode steps after which the next sequence ends. There must be one."""
-        heap = self.heap
-        while heap[0][2]._finish_at != heap[0][0]:
+        heap, ends = self.heap, self.ends
+        while heap[0] not in ends:
             heappop(heap)
-        return heap[0][0]
+        return heap[0] >> ORDER_BITS
 
     def blocks_within(self, steps: int) -> int:
         """New blocks that the next `steps` steps take, copies left out."""
-        cycles, rest = divmod(steps, self.block_size)
-        first = self.steps % self.block_size
+        size, demand = self.block_size, self.demand
+        cycles, rest = divmod(steps, size)
+        first = self.steps % size
         end = first + rest
-        demand = self.demand
-        part = sum(demand[first:end])
-        if end > self.block_size:
-            part += sum(demand[: end - self.block_size])
-        return part + cycles * self.count  # everybody takes one block a cycle
+        part = sum(demand[first:end]) + cycles * self.count  # everybody takes one block a cycle
+        return part + sum(demand[: end - size]) if end > size else part
 
     def steps_within(self, blocks: int, most: int) -> int:
         """How many steps, at most `most`, need no more than `blocks` new blocks altogether, copies left out."""

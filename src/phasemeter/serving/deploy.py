@@ -127,9 +127,8 @@ class Replica(Engine):
         """Who will get a token when the step in progress ends: the `Tokens` of that instant, already settled. None: no step."""
         if not self._busy:
             return None
-        left_out = {s for s, _, _ in self._left_out}
         running = self.state.running if self._decoding else ()
-        more = tuple(s._request.request_id for s in running if s._finish_at >= 0 and s not in left_out)
+        more = tuple(s._request.request_id for s in running if s._finish_at >= 0)
         first = tuple(s._request.request_id for s, new in self._chunks if s.computed + new == s.target)
         return ns_of_ticks(self._end_t), first, more
 

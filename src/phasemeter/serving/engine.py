@@ -20,19 +20,22 @@ tells of requests only, and runs through stretches of decode steps in closed for
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop
 from math import isqrt
 
 from phasemeter.errors import InternalError, UserError
+from phasemeter.serving.block_demand import ORDER_BITS
 from phasemeter.serving.events import Aborted, Admitted, Event, Preempted, Pull
 from phasemeter.serving.kv_cache import Shares
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.segments import SegmentLog
-from phasemeter.serving.sequence import Request, Sequence, entered
+from phasemeter.serving.sequence import NO_FORKS, NO_TABLE, Request, Sequence
 from phasemeter.serving.state import NO_CHUNKS, Chunk, Kv, Limits, Policy, State
 from phasemeter.serving.step_end import StepEnds
 from phasemeter.serving.step_shape import TICK_BITS, BatchShape, StepTime, ns_of_ticks
 
 _HALF = 1 << (TICK_BITS - 1)
+NEVER = 1 << 200  # later than any tick
 
 
 def steps_within(base: int, growth: int, room: int) -> int:
@@ -67,26 +70,26 @@ class Engine(StepEnds):
         super().__init__(policy, State(kv, limits), tokens=tokens)
         self.step_time = step_time
         self.log = log
-        self._largest = policy.largest(kv, limits)
+        self._largest_tokens, self._largest_prefill = policy.largest(kv, limits)
+        bounds = (
+            self._largest_tokens,
+            self._largest_prefill,
+            None if (most := limits.max_model_len) is None else most - 1,
+        )
+        self._served_tokens = min(one for one in bounds if one is not None)  # of KV, that one sample surely gets
         self._submitted = 0
         self._inbox: deque[tuple[int, str, Sequence]] = deque()  # (tick, what, who)
 
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
-        self._check(request)
-        sequence = entered(request, self._submitted, now_ns)
-        self._submitted += 1
-        self._put(now_ns, "waiting", sequence)
+        self._put(now_ns, "waiting", self._entered(now_ns, request))
 
     def offer(self, now_ns: int, request: Request) -> None:
         """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
-        self._check(request)
+        sequence = self._entered(now_ns, request)
         if request.output_tokens < 2:
             raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
-        sequence = entered(request, self._submitted, now_ns)
-        self._submitted += 1
         sequence.generated = 1
-        sequence._left -= 1
         sequence.computed = sequence.target
         self._put(now_ns, "offer", sequence)
 
@@ -118,18 +121,18 @@ class Engine(StepEnds):
 
     def _next_input(self) -> int | None:
         """The tick of the next thing from outside."""
-        if self._inbox:
-            return self._aborts.next_t(self._inbox[0][0])
-        return self._aborts.due[0][0] if self._aborts.due else None
+        coming = self._aborts.next_t(self._inbox[0][0] if self._inbox else NEVER)
+        return None if coming == NEVER else coming
 
     def advance(self, now_ns: int) -> list[Event]:
         """Lives through everything up to `now_ns` and tells of it, oldest first."""
         horizon = (now_ns << TICK_BITS) + _HALF - 1  # ticks that round to now_ns or before
+        complete = self._complete_telling if self._tokens else self._complete
         while True:
             if self._busy:
                 if self._end_t > horizon:
                     break
-                self._complete()
+                complete()
             elif not self._begin(horizon):
                 break
         events, self._events = self._events, []
@@ -141,37 +144,51 @@ class Engine(StepEnds):
 
     # a step's beginning
 
+    def _entered(self, now_ns: int, request: Request) -> Sequence:
+        if request.samples > 1 or request.prompt_tokens + request.output_tokens - 1 > self._served_tokens:
+            self._check(request)
+        order = self._submitted
+        self._submitted = order + 1
+        prompt = request.prompt_tokens
+        return Sequence(
+            request, order, now_ns, prompt, prompt, request.max_tokens, request.samples, request.block_hashes,
+            NO_TABLE, NO_FORKS,
+        )  # fmt: skip
+
     def _check(self, request: Request) -> None:
-        kv_tokens, prefill_tokens = self._largest
+        limits = self.state.limits
         longest = request.prompt_tokens + request.output_tokens - 1
         who = f"request {request.request_id}"
         if request.samples > 1 and not self.policy.samples:
             raise UserError(
                 f"{who}: {type(self.policy).__name__} runs one sample a request: submit {request.samples} requests"
             )
-        limit = self.state.limits.max_model_len
-        if limit is not None and longest + 1 > limit:
-            raise UserError(f"{who}: {longest + 1} tokens of prompt and answer, but max_model_len is {limit}")
-        if longest * request.samples > kv_tokens:
+        if limits.max_model_len is not None and longest + 1 > limits.max_model_len:
             raise UserError(
-                f"{who}: needs KV for {longest * request.samples} tokens, the pool can give one request {kv_tokens}"
+                f"{who}: {longest + 1} tokens of prompt and answer, but max_model_len is {limits.max_model_len}"
             )
-        if prefill_tokens is not None and longest > prefill_tokens:
+        if longest * request.samples > self._largest_tokens:
             raise UserError(
-                f"{who}: {longest} tokens may have to be prefilled at once, but a batch takes {prefill_tokens}"
+                f"{who}: needs KV for {longest * request.samples} tokens, "
+                f"the pool can give one request {self._largest_tokens}"
             )
-        if request.samples > self.state.limits.max_num_seqs:
-            raise UserError(f"{who}: {request.samples} samples, but max_num_seqs is {self.state.limits.max_num_seqs}")
+        if self._largest_prefill is not None and longest > self._largest_prefill:
+            raise UserError(
+                f"{who}: {longest} tokens may have to be prefilled at once, but a batch takes {self._largest_prefill}"
+            )
+        if request.samples > limits.max_num_seqs:
+            raise UserError(f"{who}: {request.samples} samples, but max_num_seqs is {limits.max_num_seqs}")
 
     def _put(self, now_ns: int, what: str, sequence: Sequence) -> None:
-        tick = now_ns << TICK_BITS
-        if self._inbox and tick < self._inbox[-1][0]:
-            raise InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
-        self._inbox.append((tick, what, sequence))
+        tick, inbox = now_ns << TICK_BITS, self._inbox
+        if inbox and tick < inbox[-1][0]:
+            raise InternalError(f"time went backwards: {now_ns} ns came after {inbox[-1][0] >> TICK_BITS} ns")
+        inbox.append((tick, what, sequence))
 
     def _receive(self, t: int) -> None:
+        """Takes in what has come by `t`; something has."""
         inbox, state = self._inbox, self.state
-        while inbox and inbox[0][0] <= t:
+        while True:
             _, what, sequence = inbox.popleft()
             if what == "waiting":
                 state.waiting.append(sequence)
@@ -183,114 +200,127 @@ class Engine(StepEnds):
                 state.unpulled.append(sequence)
             else:
                 state.kv.release(sequence, sequence.computed)
+            if not inbox or inbox[0][0] > t:
+                return
 
     def _begin(self, horizon: int) -> bool:
-        """Starts the next step if it starts by `horizon`."""
-        state, inbox = self.state, self._inbox
-        t = self._now_t
-        if not (state.running or state.swapped or state.waiting or state.unpulled):
-            coming = self._next_input()
-            if coming is None:
+        """Starts the next step if it starts by `horizon`; what has ended by then is done with."""
+        state, aborts, t = self.state, self._aborts, self._now_t
+        coming = self._inbox[0][0] if self._inbox else NEVER
+        if coming > t and not aborts.due and state.only_decodes() and self._decode(t, horizon, coming):
+            return True
+        if not (state.running or state.waiting or state.swapped or state.unpulled):
+            first = aborts.next_t(coming)
+            if first > horizon:
                 return False
-            t = max(t, coming)
+            t = max(t, first)
             if t > horizon:
                 return False
-        if inbox and inbox[0][0] <= t:
+        if coming <= t:
             self._receive(t)
-        if self._aborts.due:
-            self._events += [Aborted(ns_of_ticks(t), request_id) for request_id in self._aborts.apply(t)]
+        if aborts.due:
+            self._events += [Aborted(ns_of_ticks(t), request_id) for request_id in aborts.apply(t)]
         chunks, decode = self.policy.schedule(state)
-        self._now_t = self._start_t = t
-        hurried = bool(state._preempted)
-        if hurried or state._resumed or state._pulled or (chunks and not self.requests_only):
-            self._note_moves(t, chunks)
-        for sequence, _ in chunks:
-            if sequence._prefill_start_t < 0:
-                sequence._prefill_start_t = t
-                sequence._start_cached = sequence.cached
-        count = state.decodes.count
-        if count and not chunks and not state.left_out:
-            self._begin_decodes(t, horizon, once=self._tokens or hurried)
-        elif chunks or (decode and count):
-            self._begin_mixed(t, chunks, decode and count > 0)
-        elif hurried:
-            return True  # the last one running had to go: who can run now?
-        else:  # nobody can run: only an input can change that
-            if state.running:
-                raise InternalError("sequences run, but no step is due for them")
-            coming = self._next_input()
-            if coming is None:
-                return False
-            self._now_t = max(t, coming)
-            return self._now_t <= horizon
+        self._now_t = t
+        hurried = False
+        if state.moved or (chunks and not self.requests_only):
+            hurried = self._note_moves(t, chunks)
+        if chunks or state._swapped_blocks:
+            self._run_mixed(t, horizon, chunks, decode)
+        elif state.decodes.count:
+            if not self._decode(t, horizon, self._inbox[0][0] if self._inbox else NEVER, once=hurried):
+                raise InternalError("decodes were to run, but their blocks are not free")
+        elif not hurried:  # else the last one running had to go: who can run now?
+            return self._wait(t, horizon)
         return True
 
-    def _begin_decodes(self, t: int, horizon: int, *, once: bool) -> None:
-        """A stretch of decode steps up to the next thing that could change the batch."""
-        state = self.state
-        decodes, kv = state.decodes, state.kv
-        line = self.step_time.decode_line(decodes.count, decodes.contexts())
-        base, growth, most = line.base, line.growth, line.steps
-        swapped = state._swapped_blocks
-        if once or swapped:
-            steps = 1
-        else:
-            steps = decodes.next_finish() - decodes.steps
+    def _wait(self, t: int, horizon: int) -> bool:
+        """Nobody can run: only an input can change that."""
+        if self.state.running:
+            raise InternalError("sequences run, but no step is due for them")
+        coming = self._next_input()
+        if coming is None:
+            return False
+        self._now_t = max(t, coming)
+        return self._now_t <= horizon
+
+    def _decode(self, t: int, horizon: int, coming: int, *, once: bool = False) -> bool:
+        """Stretches of decode steps, each up to the next end of an answer, for as long as nothing else changes the batch.
+
+        `coming`: when the next one comes. `once`: one step. False: nothing was done, the blocks of the first step are not free.
+        """
+        state, log, line_of = self.state, self.log, self.step_time.decode_line
+        decodes, grow = state.decodes, state.kv.grow
+        heap, ends = decodes.heap, decodes.ends
+        padded, once = self.policy.padded, once or self._tokens
+        heeding = not state.waiting and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
+        undisturbed = horizon  # the last tick at which a step can start with this very batch
+        if coming <= horizon and (heeding or self._inbox[0][1] != "waiting"):
+            undisturbed = coming - 1
+        if self._aborts.due:
+            undisturbed = self._aborts.next_t(undisturbed + 1) - 1
+        whole = self._tokens or padded or state._resumed  # more comes with a step's end than the ends of answers
+        began = t
+        while True:
+            count, done = decodes.count, decodes.steps
+            line = line_of(count, decodes.offsets + count * (done + 1))
+            base, growth, most = line.base, line.growth, line.steps
+            while heap[0] not in ends:
+                heappop(heap)
+            steps = 1 if once else (heap[0] >> ORDER_BITS) - done
             if most is not None and most < steps:
                 steps = most
-            bound = horizon
-            heeds = not state.waiting and state.seats < state.limits.max_num_seqs and not self.policy.padded
-            if self._inbox and (heeds or self._inbox[0][1] != "waiting") and self._inbox[0][0] <= bound:
-                bound = self._inbox[0][0] - 1
-            if self._aborts.due:
-                bound = self._aborts.next_t(bound + 1) - 1
-            if t + base * (steps - 1) + growth * (((steps - 1) * (steps - 2)) >> 1) > bound:  # the last one's start
-                steps = 1 + steps_within(base, growth, bound - t)
-            if kv.grows and (
-                kv.named or (steps // kv.block_size + 2) * decodes.count > kv.free
-            ):  # else it can't run out
-                steps = kv.most_steps(decodes, steps)
-        if swapped:
-            base = self.step_time.step_ticks(BatchShape(decodes.count, decodes.contexts(), (), swapped))
-            state._swapped_blocks = 0
-        if self.log is not None:
-            self.log.add((t, self.steps, steps, base, growth, decodes.count, state.kv.used_tokens()))
-        if state.kv.grows:
-            state.take_steps(steps)
-        self._end_t = t + base * steps + growth * ((steps * (steps - 1)) >> 1)
-        self._chunks = NO_CHUNKS
-        self._decoding = steps
-        self._mixed_extra = 0
-        self._busy = True
+            end = t + base * steps + growth * (steps * (steps - 1) >> 1)
+            if end > undisturbed and end - base - growth * (steps - 1) > undisturbed:  # that is the last one's start
+                steps = 1 + steps_within(base, growth, undisturbed - t)
+                end = t + base * steps + growth * (steps * (steps - 1) >> 1)
+            fitting = grow(decodes, steps)
+            if fitting < steps:
+                if not fitting:
+                    return t > began
+                steps = fitting
+                end = t + base * steps + growth * (steps * (steps - 1) >> 1)
+            if log is not None:
+                log.add((t, self.steps, steps, base, growth, count, state.kv.used_tokens()))
+            if whole or end > horizon:
+                self._start_t, self._end_t, self._decoding = t, end, steps
+                self._chunks, self._mixed_extra, self._busy = NO_CHUNKS, 0, True
+                return True
+            self._end_decodes(steps, end)
+            self._now_t = t = end
+            if not heeding or once or t > undisturbed or not decodes.count:
+                return True
 
-    def _begin_mixed(self, t: int, chunks: list[Chunk], decode: bool) -> None:
-        """One step that holds chunks, or decodes of which some are left out."""
+    def _run_mixed(self, t: int, horizon: int, chunks: list[Chunk], decode: bool) -> None:
+        """One step that holds chunks, or that swaps."""
         state = self.state
         decodes = state.decodes
-        self._left_out = [(s, s._finish_at - decodes.steps, s.offset + decodes.steps) for s in state.left_out]
-        for sequence in state.left_out:
-            decodes.leave(sequence)
-        state.left_out = []
-        longest = max(s.target for s, _ in chunks) if self.policy.padded else 0
-        sizes = [(longest or new, 0 if longest else s.computed) for s, new in chunks]
-        count, contexts = (decodes.count, decodes.contexts()) if decode else (0, 0)
+        if self.policy.padded:
+            sizes = [(max(s.target for s, _ in chunks), 0)] * len(chunks)
+        else:
+            sizes = [(new, s.computed) for s, new in chunks]
+        count = contexts = extra = 0
+        if decode and decodes.count:
+            count = decodes.count
+            contexts = decodes.offsets + count * (decodes.steps + 1)
+            if not state.kv.grow(decodes, 1):
+                raise InternalError("decodes were to run, but their blocks are not free")
         ticks = self.step_time.step_ticks(BatchShape(count, contexts, sizes, state._swapped_blocks))
+        if count and chunks:
+            extra = ticks - self.step_time.decode_line(count, contexts).base
         state._swapped_blocks = 0
-        self._mixed_extra = 0
-        if count:
-            self._mixed_extra = ticks - self.step_time.decode_line(count, contexts).base
-            if state.kv.grows:
-                state.take_steps(1)
         if self.log is not None:
             self.log.add((t, self.steps, 1, ticks, 0, count, state.kv.used_tokens()))
-        self._end_t = t + ticks
-        self._chunks = chunks
-        self._decoding = 1 if count else 0
-        self._busy = True
+        self._start_t, self._end_t, self._decoding = t, t + ticks, 1 if count else 0
+        self._chunks, self._mixed_extra, self._busy = chunks, extra, True
+        if t + ticks <= horizon and not self._tokens:
+            self._complete()
 
-    def _note_moves(self, t: int, chunks: list[Chunk]) -> None:
-        """Stalls and events of what the policy did at the step's start."""
+    def _note_moves(self, t: int, chunks: list[Chunk]) -> bool:
+        """Stalls and events of what the policy did at the step's start; whether somebody had to go."""
         state, tell = self.state, not self.requests_only
+        preempted = state.preempted_now
+        state.moved = state.preempted_now = False
         at_ns = ns_of_ticks(t)
         for sequence, how in state._preempted:
             sequence.preemptions += 1
@@ -306,7 +336,7 @@ class Engine(StepEnds):
             sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
             sequence._first_step = self.steps
             if sequence._first_token_t < 0:  # it came with its first token
-                sequence._first_token_t = sequence._prefill_end_t = sequence._enter_ns << TICK_BITS
+                sequence._first_token_t = sequence._enter_ns << TICK_BITS
             self._start(sequence, t, at_ns)
         for sequence in state._pulled:
             self._events.append(Pull(at_ns, sequence._request.request_id, sequence.target))
@@ -314,6 +344,7 @@ class Engine(StepEnds):
         for sequence, _ in chunks:
             if sequence._prefill_start_t < 0:
                 self._start(sequence, t, at_ns)
+        return preempted
 
     def _start(self, sequence: Sequence, t: int, at_ns: int) -> None:
         if sequence._prefill_start_t < 0:

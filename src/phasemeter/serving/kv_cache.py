@@ -40,7 +40,6 @@ def checked_size(blocks: int, block_size: int) -> None:
 class CountedKv:
     """Blocks without names: `free` of `total` are left. Nothing is shared but the prompt among one request's samples."""
 
-    grows = True
     named = False
 
     def __init__(self, blocks: int, block_size: int = 16) -> None:
@@ -81,20 +80,28 @@ class CountedKv:
         self.free -= blocks - sequence.blocks
         sequence.blocks = blocks
 
-    def take_steps(self, decodes: Decodes, steps: int) -> None:
-        """The blocks of the next `steps` decode steps."""
+    def grow(self, decodes: Decodes, most: int) -> int:
+        """Takes the blocks of the next decode steps: of as many as they are free for, at most `most`. Answers how many."""
         if decodes.owing:
+            if decodes.blocks_due() > self.free:
+                return 0
             self.free -= sum(decodes.owing.values())
             decodes.owing.clear()
-        self.free -= decodes.blocks_within(steps)
+        slot = decodes.steps % self.block_size
+        if most == 1:
+            blocks = decodes.demand[slot]
+        elif slot + most <= self.block_size:
+            blocks = sum(decodes.demand[slot : slot + most])
+        else:
+            blocks = decodes.blocks_within(most)
+        if blocks > self.free:
+            most = decodes.steps_within(self.free, most)
+            blocks = decodes.blocks_within(most)
+        self.free -= blocks
+        return most
 
-    def name_filled(self, decodes: Decodes, steps: int) -> None:
-        """Nothing: blocks have no names."""
-
-    def most_steps(self, decodes: Decodes, most: int) -> int:
-        """How many of the next `most` decode steps can be taken at once; the first one fits."""
-        free = self.free - sum(decodes.owing.values()) if decodes.owing else self.free
-        return decodes.steps_within(free, most) or 1
+    def settle(self, decodes: Decodes) -> None:
+        """Nothing: which blocks the decodes take is all the same."""
 
     def restore(self, sequence: Sequence, tokens: int) -> None:
         """Room for a swapped sequence that comes back with `tokens` a sample."""
@@ -104,7 +111,7 @@ class CountedKv:
 
     def release(self, sequence: Sequence, tokens: int) -> None:
         """Frees everything of `sequence`, which holds `tokens`."""
-        self.free += self.held_blocks(sequence, tokens)
+        self.free += self.held_blocks(sequence, tokens) if sequence.samples > 1 else -(-tokens // self.block_size)
         sequence.blocks = 0
 
     def give_up(self, sequence: Sequence) -> None:
@@ -149,6 +156,7 @@ class PagedKv(CountedKv):
         self.blocks_of: dict[int, dict[int, None]] = {}  # equal content may be computed twice, and forgotten one by one
         self.unowned: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
         self.evictions = 0
+        self._settled = False  # the next decode step has its blocks
 
     def hold_back(self, blocks: int) -> None:
         for _ in range(blocks):
@@ -182,7 +190,25 @@ class PagedKv(CountedKv):
             self._remember(table[index], sequence.block_hashes[index])
         sequence.blocks = len(table)
 
-    def take_steps(self, decodes: Decodes, steps: int) -> None:
+    def grow(self, decodes: Decodes, most: int) -> int:
+        """The next step's blocks, and as many further steps as take none."""
+        if not self._settled:
+            if decodes.blocks_due() > self.free:
+                return 0
+            self._take_due(decodes)
+        self._settled = False
+        steps = decodes.quiet_steps(most)
+        self._name_filled(decodes, steps)
+        return steps
+
+    def settle(self, decodes: Decodes) -> None:
+        """Gives the decodes the blocks of this step ahead of whom the policy admits next: what they evict is not found any more."""
+        if not self._settled and decodes.count:
+            self._take_due(decodes)
+            self._name_filled(decodes, 1)
+            self._settled = True
+
+    def _take_due(self, decodes: Decodes) -> None:
         """One block for each sample whose last one is full, in list order, then copies that are owed."""
         assert decodes.members is not None
         for sequence in sorted(decodes.members[decodes.steps % self.block_size], key=_order):
@@ -195,15 +221,12 @@ class PagedKv(CountedKv):
                 self._write(table)
         decodes.owing.clear()
 
-    def name_filled(self, decodes: Decodes, steps: int) -> None:
+    def _name_filled(self, decodes: Decodes, steps: int) -> None:
         """Names the blocks that the last of the coming `steps` decode steps fills: whoever starts in that step finds them, as in vLLM
-        v1. The steps before it fill none (`most_steps`)."""
+        v1. The steps before it fill none (`quiet_steps`)."""
         assert decodes.members is not None
         for sequence in decodes.members[(decodes.steps + steps) % self.block_size]:
             self._remember_last(sequence)
-
-    def most_steps(self, decodes: Decodes, most: int) -> int:
-        return decodes.quiet_steps(most)
 
     def restore(self, sequence: Sequence, tokens: int) -> None:
         blocks = -(-tokens // self.block_size)

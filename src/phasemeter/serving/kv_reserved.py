@@ -71,7 +71,6 @@ class ReservedKv:
     The last two know the future, which is what the paper grants them; no policy does. `buddy` False: any free slots serve.
     """
 
-    grows = False
     named = False
 
     def __init__(self, slots: int, rule: str, max_tokens: int, *, buddy: bool = True, block_size: int = 1) -> None:
@@ -131,14 +130,13 @@ class ReservedKv:
     def restore(self, sequence: Sequence, tokens: int) -> None:
         raise UserError("a reserving KV pool doesn't swap")
 
-    def take_steps(self, decodes: Decodes, steps: int) -> None:
+    def grow(self, decodes: Decodes, most: int) -> int:
+        """Nothing is taken: all steps fit."""
         decodes.owing.clear()
-
-    def name_filled(self, decodes: Decodes, steps: int) -> None:
-        """Nothing: reserved memory has no names."""
-
-    def most_steps(self, decodes: Decodes, most: int) -> int:
         return most
+
+    def settle(self, decodes: Decodes) -> None:
+        """Nothing: all is taken."""
 
     def release(self, sequence: Sequence, tokens: int) -> None:
         blocks, address, run = self.runs.pop(sequence)

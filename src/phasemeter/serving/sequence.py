@@ -42,13 +42,11 @@ class Sequence(msgspec.Struct, eq=False, gc=False):
     A policy may read `order` (0 for the first submitted), `prompt_tokens`, `max_tokens`, `samples`, `block_hashes`,
     `generated` (tokens emitted before it last joined or left the decodes), `target` (tokens whose KV it needs before it
     can emit the next one: prompt + generated), `computed` (how many of them it has), `cached` and `blocks`.
-    Made by `entered`.
     """
 
     _request: Request
     order: int
     _enter_ns: int
-    _left: int  # tokens still to be emitted when it last joined or left the decodes
     prompt_tokens: int
     target: int
     max_tokens: int | None
@@ -67,7 +65,6 @@ class Sequence(msgspec.Struct, eq=False, gc=False):
     _spans: tuple[tuple[int, int], ...] = ()
     _start_cached: int = 0
     _prefill_start_t: int = -1
-    _prefill_end_t: int = 0
     _first_token_t: int = -1
     _preempted_t: int = -1  # since when it has been without its KV; -1: it isn't, or had emitted nothing
     _prefill_mark: int = 0
@@ -76,17 +73,13 @@ class Sequence(msgspec.Struct, eq=False, gc=False):
     _mixed_stall: int = 0
     _preempted_stall: int = 0
 
+    @property
+    def _left(self) -> int:
+        """Tokens still to be emitted when it last joined or left the decodes."""
+        return self._request.output_tokens - self.generated
 
-_NO_TABLE: list[
+
+NO_TABLE: list[
     int
 ] = []  # shared by all whose blocks have no names yet: a KV cache that keeps names puts its own list there
-_NO_FORKS: list[list[int]] = []
-
-
-def entered(request: Request, order: int, enter_ns: int) -> Sequence:
-    """The sequence of a request that enters an engine as its `order`-th."""
-    prompt = request.prompt_tokens
-    return Sequence(
-        request, order, enter_ns, request.output_tokens, prompt, prompt, request.max_tokens, request.samples,
-        request.block_hashes, _NO_TABLE, _NO_FORKS,
-    )  # fmt: skip
+NO_FORKS: list[list[int]] = []

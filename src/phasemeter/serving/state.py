@@ -53,17 +53,16 @@ class State:
         self.in_flight: dict[str, Sequence] = {}  # their KV is being pulled, their blocks are taken
         self.decodes = Decodes(kv.block_size, by_slot=kv.named)
         self.seats = 0
-        self.left_out: list[Sequence] = []  # decodes that this step's budget doesn't reach
+        self.preempted_now = False  # whether somebody was preempted in this very scheduling
+        self.moved = False  # or resumed, or pulled
         self._preempted: list[tuple[Sequence, str]] = []
         self._resumed: list[Sequence] = []
         self._pulled: list[Sequence] = []
         self._swapped_blocks = 0
-        self._settled = False
 
-    @property
-    def preempted_now(self) -> bool:
-        """Whether somebody was preempted in this very scheduling."""
-        return bool(self._preempted)
+    def only_decodes(self) -> bool:
+        """Whether somebody decodes and nobody else is here: what a policy isn't asked about while their blocks are free."""
+        return not (self.waiting or self.prefilling or self.swapped or self.unpulled) and self.decodes.count > 0
 
     def emitted(self, sequence: Sequence) -> int:
         """Tokens that it has emitted so far."""
@@ -84,27 +83,6 @@ class State:
         self.seats += sequence.samples
         return sequence
 
-    def settle(self) -> int:
-        """Gives the decodes the blocks of this step ahead of whom the policy admits next, where that matters: what they evict is
-        not found any more. Answers how many blocks they are still owed.
-        """
-        if self._settled:
-            return 0
-        if not self.kv.named or not self.decodes.count:
-            return self.decodes.blocks_due()
-        self.kv.take_steps(self.decodes, 1)
-        self.kv.name_filled(self.decodes, 1)
-        self._settled = True
-        return 0
-
-    def take_steps(self, steps: int) -> None:
-        """The blocks of the coming `steps` decode steps."""
-        if not self._settled:
-            self.kv.take_steps(self.decodes, steps)
-        self._settled = False
-        if self.kv.named:
-            self.kv.name_filled(self.decodes, steps)
-
     def preempt(self, sequence: Sequence) -> None:
         """Takes all KV of a running sequence; it waits, first in line, to recompute prompt and answer so far."""
         decoding = sequence._finish_at >= 0
@@ -117,6 +95,7 @@ class State:
         sequence.computed = sequence.cached = 0
         self.waiting.appendleft(sequence)
         self._preempted.append((sequence, "recompute"))
+        self.preempted_now = self.moved = True
 
     def swap_out(self, sequence: Sequence) -> None:
         """Moves all KV of a decoding sequence to the host."""
@@ -125,6 +104,7 @@ class State:
         self.kv.release(sequence, sequence.computed)
         self.swapped.appendleft(sequence)
         self._preempted.append((sequence, "swap"))
+        self.preempted_now = self.moved = True
 
     def swap_in(self) -> None:
         """Moves the first swapped sequence back; it decodes in this step."""
@@ -139,6 +119,7 @@ class State:
         self.kv.take(sequence, sequence.target)
         self.in_flight[sequence._request.request_id] = sequence
         self._pulled.append(sequence)
+        self.moved = True
 
     def resume(self) -> None:
         """Lets the head of waiting, whose KV has come, decode in this step."""
@@ -149,6 +130,7 @@ class State:
         self.seats += sequence.samples
         self.decodes.join(sequence, sequence._left, sequence.computed)
         self._resumed.append(sequence)
+        self.moved = True
 
     def _stop(self, sequence: Sequence) -> None:
         del self.running[sequence]
@@ -160,14 +142,14 @@ class State:
         gained = held - sequence.target
         self.decodes.leave(sequence)
         sequence.generated += gained
-        sequence._left -= gained
         sequence.target = sequence.computed = held
 
 
 class Policy(Protocol):
     """Who runs in the next step. Decides from what `State` shows; knows no output length but what it may know.
 
-    `schedule` makes its moves on the state and answers the step's prefill chunks, and whether the decodes run in it.
+    `schedule` makes its moves on the state and answers the step's prefill chunks, and whether the decodes run in it. It isn't asked
+    while everybody decodes, nobody waits, and the next step's blocks are free: then all of them decode.
     `largest` answers how many tokens of KV one sequence may reach and how many tokens it may have to prefill (None: any): more
     could never be served. `reserves`: it needs a ReservedKv. `padded`: a batch costs as if all were as long as its longest,
     and holds its seats until all have ended. `null_blocks` are taken from the pool for good. `prefill_only`: an engine's

@@ -8,7 +8,7 @@ from __future__ import annotations
 from heapq import heappop
 
 from phasemeter.serving.aborts import Aborts
-from phasemeter.serving.block_demand import Decodes
+from phasemeter.serving.block_demand import ORDER_BITS, Decodes
 from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
 from phasemeter.serving.sequence import Sequence
 from phasemeter.serving.state import NO_CHUNKS, Chunk, Policy, State
@@ -23,52 +23,69 @@ class StepEnds:
     def __init__(self, policy: Policy, state: State, *, tokens: bool) -> None:
         self.policy = policy
         self.state = state
-        self.steps = 0
         self.requests_only = False
         self._tokens = tokens
         self._aborts = Aborts(state, padded=policy.padded)
         self._events: list[Event] = []
         self._now_t = 0  # the last step's end: the next one starts at or after it
-        self._last_decode_step = -1
+        self._prefills = 0  # steps without decodes; of these,
+        self._prefills_in_row, self._row_after = (
+            0,
+            0,
+        )  # so many one after another when there had been so many decode steps
         self._busy = False  # whether a step is in progress; what it is:
         self._start_t = self._end_t = 0
         self._chunks: list[Chunk] = NO_CHUNKS
         self._decoding = 0  # how many decode steps it has
-        self._left_out: list[tuple[Sequence, int, int]] = []  # (who, tokens to go, tokens held)
         self._prefill_total = self._mixed_total = self._mixed_extra = 0  # ticks that others' prefills took from decodes
 
+    @property
+    def steps(self) -> int:
+        return self.state.decodes.steps + self._prefills
+
     def _complete(self) -> None:
-        state, t = self.state, self._end_t
+        state, t, steps = self.state, self._end_t, self._decoding
         self._busy = False
         self._now_t = t
-        done = self._decoding
-        decodes = state.decodes
-        self.steps += done or 1
-        told = len(self._events)
-        more: tuple[str, ...] = ()
-        if done:
-            self._last_decode_step = self.steps - 1
-            decodes.steps += done
-            if self._tokens:
-                left_out = {s for s, _, _ in self._left_out}
-                more = tuple(s._request.request_id for s in state.running if s._finish_at >= 0 and s not in left_out)
+        if steps:
+            self._mixed_total += self._mixed_extra
             if state._resumed:
                 self._end_interruptions(t)
-            self._mixed_total += self._mixed_extra
-            heap = decodes.heap
-            while heap and heap[0][0] <= decodes.steps:
-                at, _, sequence = heappop(heap)
-                if sequence._finish_at == at:
-                    self._finish_decoding(sequence, t)
-        elif decodes.count or self._left_out:
-            self._prefill_total += t - self._start_t
-        if self._left_out:
-            self._take_back(t)
-        first = self._end_chunks(t) if self._chunks else ()
-        if self._tokens:
-            self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(t), first, more))
-        if self.policy.padded and state.running and not decodes.heap and not state.prefilling:
+            self._end_decodes(steps, t)
+        else:
+            self._end_prefill_step(t)
+        if self._chunks:
+            self._end_chunks(t)
+        if self.policy.padded and state.running and not state.decodes.heap and not state.prefilling:
             self._end_padded()
+
+    def _complete_telling(self) -> None:
+        """The same, and its tokens are told, before whom they end."""
+        told = len(self._events)
+        first = tuple(s._request.request_id for s, new in self._chunks if s.computed + new == s.target)
+        more: tuple[str, ...] = ()
+        if self._decoding:
+            more = tuple(s._request.request_id for s in self.state.running if s._finish_at >= 0)
+        self._complete()
+        self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(self._end_t), first, more))
+
+    def _end_decodes(self, steps: int, t: int) -> None:
+        """So many decode steps have ended: whoever has all its tokens leaves."""
+        decodes = self.state.decodes
+        decodes.steps = done = decodes.steps + steps
+        heap = decodes.heap
+        while heap and heap[0] >> ORDER_BITS <= done:
+            sequence = decodes.ends.pop(heappop(heap), None)
+            if sequence is not None:
+                self._finish_decoding(sequence, t)
+
+    def _end_prefill_step(self, t: int) -> None:
+        decodes = self.state.decodes
+        self._prefills += 1
+        self._prefills_in_row = self._prefills_in_row + 1 if self._row_after == decodes.steps else 1
+        self._row_after = decodes.steps
+        if decodes.count:
+            self._prefill_total += t - self._start_t
 
     def _end_interruptions(self, t: int) -> None:
         for sequence in self.state._resumed:
@@ -78,73 +95,65 @@ class StepEnds:
                 sequence._mixed_mark = self._mixed_total + self._mixed_extra
         self.state._resumed.clear()
 
-    def _take_back(self, t: int) -> None:
-        """Decodes that the budget left out go on with the next step."""
-        for sequence, left, held in self._left_out:
-            sequence._left, sequence.generated = left, sequence._request.output_tokens - left
-            sequence.target = held
-            self.state.decodes.join(sequence, left, held)
-            if self._decoding:
-                sequence._prefill_stall += t - self._start_t
-                sequence._mixed_stall -= self._mixed_extra
-            self._end_span(sequence)
-            sequence._first_step = self.steps
-        self._left_out = []
-
     def _finish_decoding(self, sequence: Sequence, t: int) -> None:
-        state = self.state
-        held = sequence.offset + state.decodes.steps
         sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
         sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
-        self._end_span(sequence)
+        state = self.state
+        decodes = state.decodes
+        span = (sequence._first_step, decodes.steps + self._prefills - 1)
+        sequence._spans = (*sequence._spans, span) if sequence._spans else (span,)
         if self.policy.padded:  # its seat and its memory stay taken until the batch has ended
             sequence._finish_at = -1
         else:
-            state.decodes.leave(sequence)
+            decodes.end(sequence)
             del state.running[sequence]
             state.seats -= sequence.samples
-            state.kv.release(sequence, held)
-        self._tell_end(sequence, t)
+            state.kv.release(sequence, sequence.offset + decodes.steps)
+        if self._aborts.unheard:
+            self._tell_end(sequence, t)
+        else:
+            self._events.append(
+                Finished((t + _HALF) >> TICK_BITS, sequence._request.request_id, self._truth(sequence, t))
+            )
 
     def _tell_end(self, sequence: Sequence, t: int) -> None:
         request_id, unheard = sequence._request.request_id, self._aborts.unheard
-        if unheard and request_id in unheard:
+        if request_id in unheard:
             unheard.discard(request_id)
         else:
             self._events.append(Finished(ns_of_ticks(t), request_id, self._truth(sequence, t)))
 
-    def _end_chunks(self, t: int) -> tuple[str, ...]:
-        """The chunks are computed: whose prefill is over emits a token. Answers who they are."""
-        state, step = self.state, self.steps - 1
-        first: list[str] = []
-        padding = max(s.target for s, _ in self._chunks) if self.policy.padded else 0
+    def _end_chunks(self, t: int) -> None:
+        """The chunks are computed: whose prefill is over emits a token."""
+        prefilling, decodes, policy = self.state.prefilling, self.state.decodes, self.policy
+        step = decodes.steps + self._prefills - 1
+        padding = max(s.target for s, _ in self._chunks) if policy.padded else 0
         for sequence, new in self._chunks:
-            if sequence.computed + new != sequence.target:
-                if sequence.computed == sequence.cached and sequence not in state.prefilling:
-                    state.prefilling.append(sequence)
-                sequence.computed += new
+            had = sequence.computed
+            sequence.computed = computed = had + new
+            if sequence._prefill_start_t < 0:
+                sequence._prefill_start_t, sequence._start_cached = self._start_t, sequence.cached
+            if computed != sequence.target:
+                if had == sequence.cached and sequence not in prefilling:
+                    prefilling.append(sequence)
                 continue
-            sequence.computed += new
-            if state.prefilling and sequence in state.prefilling:
-                state.prefilling.remove(sequence)
-            sequence.generated += 1
-            sequence._left -= 1
+            if prefilling and sequence in prefilling:
+                prefilling.remove(sequence)
+            sequence.generated = generated = sequence.generated + 1
             sequence._first_step = step
             if sequence._first_token_t < 0:
-                sequence._first_token_t = sequence._prefill_end_t = t
+                sequence._first_token_t = t
             elif sequence._preempted_t >= 0:
                 sequence._preempted_stall += t - sequence._preempted_t
                 sequence._preempted_t = -1
-            if self._tokens:
-                first.append(sequence._request.request_id)
-            if sequence._left and not self.policy.prefill_only:
+            left = sequence._request.output_tokens - generated
+            if left and not policy.prefill_only:
                 sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
-                state.decodes.join(sequence, sequence._left, padding or sequence.target)
+                decodes.join(sequence, left, padding or computed)
             else:
                 self._end_at_prefill(sequence, t)
                 if padding:
-                    state.decodes.stay(sequence, padding)
-        return tuple(first)
+                    decodes.stay(sequence, padding)
 
     def _end_at_prefill(self, sequence: Sequence, t: int) -> None:
         """Its answer is one token long, or is decoded elsewhere."""
@@ -153,7 +162,7 @@ class StepEnds:
         if not self.policy.padded:
             del state.running[sequence]
             state.seats -= sequence.samples
-        if sequence._left:
+        if sequence.generated < sequence._request.output_tokens:
             state.held_out[request_id] = sequence
             self._events.append(Prefilled(ns_of_ticks(t), request_id, self._truth(sequence, t)))
             return
@@ -173,24 +182,26 @@ class StepEnds:
 
     def _end_span(self, sequence: Sequence) -> None:
         """Its tokens stop for now: the last came with the last decode step, or with the step of its first one."""
-        if sequence._first_step < self.steps:
-            span = sequence._first_step, max(sequence._first_step, self._last_decode_step)
-            sequence._spans = (*sequence._spans, span)
+        first, steps = sequence._first_step, self.steps
+        if first < steps:
+            last = steps - 1 - (self._prefills_in_row if self._row_after == self.state.decodes.steps else 0)
+            sequence._spans = (*sequence._spans, (first, max(first, last)))
         sequence._first_step = -1
 
     def _truth(self, sequence: Sequence, t: int) -> Truth:
         request = sequence._request
+        first_ns = (sequence._first_token_t + _HALF) >> TICK_BITS
         return Truth(
             request.request_id,
-            request.prompt_tokens,
+            sequence.prompt_tokens,
             request.output_tokens,
-            request.samples,
+            sequence.samples,
             sequence._start_cached,
             request.arrival_ns,
             sequence._enter_ns,
             (sequence._prefill_start_t + _HALF) >> TICK_BITS,
-            (sequence._prefill_end_t + _HALF) >> TICK_BITS,
-            (sequence._first_token_t + _HALF) >> TICK_BITS,
+            first_ns,  # the step that computed the prompt's last token emitted the first one
+            first_ns,
             (t + _HALF) >> TICK_BITS,
             (sequence._prefill_stall + _HALF) >> TICK_BITS,
             (sequence._mixed_stall + _HALF) >> TICK_BITS,

@@ -96,18 +96,22 @@ class LinearStepTime(msgspec.Struct, frozen=True, kw_only=True):
             raise UserError("a linear step time needs `fixed` of 1 tick or more and no negative coefficient")
 
     def step_ticks(self, batch: BatchShape) -> int:
-        ticks = self.fixed + self.per_swapped_block * batch.swapped_blocks
-        if batch.decodes:
-            ticks += self.decode_fixed + self.per_decode * batch.decodes + self.per_context * batch.contexts
-        if batch.chunks:
+        ticks, decodes, chunks = self.fixed, batch.decodes, batch.chunks
+        if decodes:
+            ticks += self.decode_fixed + self.per_decode * decodes + self.per_context * batch.contexts
+        if chunks:
             new = pairs = 0
-            for tokens, before in batch.chunks:
+            for tokens, before in chunks:
                 new += tokens
                 pairs += tokens * (2 * before + tokens)
-            ticks += self.prefill_fixed + self.per_chunk * len(batch.chunks) + self.per_new_token * new
-            ticks += (self.per_pair * pairs) >> (self.pair_bits + 1)
+            ticks += self.prefill_fixed + self.per_chunk * len(chunks) + self.per_new_token * new
+            ticks += self.per_pair * pairs >> self.pair_bits + 1
+        if batch.swapped_blocks:
+            ticks += self.per_swapped_block * batch.swapped_blocks
         return ticks
 
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine:
-        base = self.fixed + self.decode_fixed + self.per_decode * decodes + self.per_context * contexts
-        return DecodeLine(base, self.per_context * decodes)
+        slope = self.per_context
+        return DecodeLine(
+            self.fixed + self.decode_fixed + self.per_decode * decodes + slope * contexts, slope * decodes
+        )

@@ -6,7 +6,6 @@ Source: vLLM `v1/core/sched/scheduler.py` (0.8 to 0.19).
 from __future__ import annotations
 
 from phasemeter.errors import UserError
-from phasemeter.serving.sequence import Sequence
 from phasemeter.serving.state import Chunk, Kv, Limits, Plain, State
 
 
@@ -31,74 +30,55 @@ class VllmV1(Plain):
         return (kv.total - int(self.watermark * kv.total)) * kv.block_size, None
 
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
-        if self.threshold is not None and state.prefilling:
-            chunks, budget = self.run_in_order(state)
-        else:
-            chunks, budget = self.run(state)
-        if state.waiting and budget > 0 and not state.preempted_now:
-            self.admit(state, chunks, budget)
+        chunks, budget, spare = self.run(state)
+        if state.waiting and not state.preempted_now:
+            self.admit(state, chunks, budget, spare)
         return chunks, True
 
-    def run(self, state: State) -> tuple[list[Chunk], int]:
-        """Decodes, then the one prompt that may be half done: without a threshold it is always the tail."""
+    def run(self, state: State) -> tuple[list[Chunk], int, int]:
+        """A token for each decode, then prompts that are half done, in order; the tail gives way while their blocks are not free.
+
+        vLLM walks its list in order and stops where the budget ends. That is always within the last one: nobody asks for more than it
+        got in the step before but the one that got what was left. So every decode has its token, wherever it stands.
+        """
         kv, decodes = state.kv, state.decodes
         while True:
             budget = state.limits.max_num_batched_tokens - decodes.count
-            if not state.prefilling and decodes.blocks_due() <= kv.free:
-                return [], budget
-            chunks = [(s, self.chunk(s, budget)) for s in state.prefilling if budget > 0]
-            wanted = sum(kv.needed(s, s.computed + new) for s, new in chunks)
-            if decodes.blocks_due() + wanted <= kv.free:
+            spare = kv.free - decodes.blocks_due()
+            chunks: list[Chunk] = []
+            for sequence in state.prefilling:
+                new = self.chunk(sequence.target - sequence.computed, budget)
+                budget -= new
+                spare -= kv.needed(sequence, sequence.computed + new)
+                chunks.append((sequence, new))
+            if spare >= 0:
                 break
             state.preempt(next(reversed(state.running)))
-        state.settle()  # the decodes come before the tail
+        if kv.named:
+            kv.settle(decodes)
         for sequence, new in chunks:
             kv.take(sequence, sequence.computed + new)
-            budget -= new
-        return chunks, budget
+        return chunks, budget, spare
 
-    def run_in_order(self, state: State) -> tuple[list[Chunk], int]:
-        """One by one: a long prompt before a decode may leave it no budget."""
-        kv, decodes, budget = state.kv, state.decodes, state.limits.max_num_batched_tokens
-        slot = decodes.steps % kv.block_size
-        promised = 0
-        chunks: list[Chunk] = []
-        order = list(state.running)
-        at = 0
-        while at < len(order) and budget > 0:
-            sequence = order[at]
-            if sequence in state.prefilling:
-                new = self.chunk(sequence, budget)
-                wanted = kv.needed(sequence, sequence.computed + new)
-            else:
-                new, wanted = 1, int(-sequence.offset % kv.block_size == slot)
-            if promised + wanted > kv.free:
-                state.preempt(order.pop())
-                continue
-            if sequence in state.prefilling:
-                kv.take(sequence, sequence.computed + new)
-                chunks.append((sequence, new))
-            else:
-                promised += wanted
-            budget -= new
-            at += 1
-        state.left_out = [s for s in order[at:] if s not in state.prefilling]
-        return chunks, budget
-
-    def admit(self, state: State, chunks: list[Chunk], budget: int) -> None:
-        kv, limits, waiting = state.kv, state.limits, state.waiting
-        owed = state.settle()
-        spare = kv.free - owed - int(self.watermark * kv.total)
-        while waiting and budget > 0 and state.seats < limits.max_num_seqs:
+    def admit(self, state: State, chunks: list[Chunk], budget: int, spare: int) -> None:
+        kv, waiting = state.kv, state.waiting
+        if self.watermark:
+            spare -= int(self.watermark * kv.total)
+        while waiting and budget > 0 and state.seats < state.limits.max_num_seqs:
             head = waiting[0]
-            cached = kv.match(head)
-            new = min(head.target - cached, self.threshold or budget, budget)
+            cached = kv.match(head) if kv.named else 0
+            rest = head.target - cached
+            new = self.chunk(rest, budget)
             wanted = kv.needed(head, cached + new, cached)
-            if max(wanted, kv.needed(head, head.target, cached) if self.reserve_full_isl else 0) > spare:
+            if wanted > spare:
+                break
+            if new < rest and self.reserve_full_isl and kv.needed(head, head.target, cached) > spare:
                 break
             spare -= wanted
-            chunks.append((state.admit(cached + new, cached), new))
             budget -= new
+            chunks.append((state.admit(cached + new, cached), new))
 
-    def chunk(self, sequence: Sequence, budget: int) -> int:
-        return min(sequence.target - sequence.computed, self.threshold or budget, budget)
+    def chunk(self, rest: int, budget: int) -> int:
+        """How many of `rest` tokens of a prompt a step takes."""
+        most = budget if self.threshold is None or self.threshold > budget else self.threshold
+        return rest if rest < most else most
