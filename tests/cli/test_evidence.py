@@ -86,6 +86,65 @@ def test_a_file_without_evidence_is_one_clear_line(
     assert out == "" and len(err.strip().splitlines()) == 1 and "f:" in err
 
 
+def test_a_stream_that_tells_its_timings_with_every_token_is_one_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def event(name: str | None, predicted: int) -> bytes:
+        about = {"id": name} if name else {}
+        timings = {"prompt_ms": 7, "predicted_ms": 10 * predicted, "predicted_n": predicted}
+        return b"data: " + json.dumps(about | {"timings": timings}).encode() + b"\n\n"
+
+    for name in ("x", None):  # the engine's own API names no response
+        streams = [b"".join(event(name, n) for n in range(1, last)) + b"data: [DONE]\n\n" for last in (4, 6)]
+        (tmp_path / "f").write_bytes(b"".join(streams))
+        found = answer(capsys, tmp_path / "f")["engines"]["llamacpp"]
+        assert (found["prefill"]["n"], found["decode"]["n"]) == (2, 2)
+        assert found["decode"]["sum"] == pytest.approx(0.03 + 0.05)
+
+
+def test_usage_in_two_places_of_one_answer_is_one_observation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = {"queue_time": 0.1, "prompt_time": 0.2, "completion_time": 0.3}
+    chunks = [{"id": "x", "x_groq": {"usage": usage}}, {"id": "x", "usage": usage}]
+    (tmp_path / "f").write_bytes(b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks))
+    assert answer(capsys, tmp_path / "f")["engines"]["groq"]["queue"]["n"] == 1
+
+
+def test_spans_sent_again_count_once_over_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(body(**{"gen_ai.latency.time_in_queue": 0.25}))
+    (tmp_path / "a").write_text(text + "\n" + text + "\n")
+    (tmp_path / "b").write_text(text)
+    found = answer(capsys, tmp_path / "a", tmp_path / "b")
+    assert found["engines"]["vllm"]["queue"]["n"] == 1
+    assert found["warnings"] == ["duplicate_span: 2 spans came more than once and count once"]
+
+
+def test_a_file_that_is_still_being_written_is_read_to_its_last_whole_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(body(**{"gen_ai.latency.time_in_queue": 0.25}))
+    (tmp_path / "f").write_text(text + "\n" + text[:50])
+    found = answer(capsys, tmp_path / "f")
+    assert found["engines"]["vllm"]["queue"]["n"] == 1 and "unterminated_last_line" in found["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"resourceMetrics": []}, "metrics as OTLP"),
+        ({"status": "success", "data": {"result": []}}, "Prometheus or Jaeger API"),
+        ({"resourceSpans": []}, "without one span"),
+    ],
+)
+def test_what_is_met_instead_of_evidence_is_called_by_its_name(
+    content: object, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f").write_text(json.dumps(content))
+    assert run(["evidence", str(tmp_path / "f")]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_nothing_named_or_nothing_there_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(["evidence"]) == 2

@@ -62,6 +62,14 @@ def test_a_series_that_appears_on_a_server_that_was_up_counts_from_zero() -> Non
     assert found.n == 3 and "new_series" in found.warnings[0]
 
 
+def test_a_process_that_had_counted_nothing_yet_counts_from_zero() -> None:
+    start = "process_start_time_seconds 100\n"
+    found = windows([start], [start, queue(2, 3, 1.0)])
+    assert found.window and found.readings["queue"].n == 3
+    other = windows(["process_start_time_seconds 90\n"], [start, queue(2, 3, 1.0)])
+    assert not other.window and any("lifetime_only" in text for text in other.warnings)
+
+
 def test_renamed_metrics_count_once_whichever_is_there() -> None:
     old = hist(OLD, {0.01: 0, 0.025: 100, INF: 100}, 2.0)
     new = hist(NEW, {0.01: 0, 0.025: 100, INF: 100}, 2.0)

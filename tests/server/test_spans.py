@@ -86,3 +86,32 @@ def test_ambiguity_joins_nothing() -> None:
 
 def test_what_is_no_traceparent_is_none() -> None:
     assert trace_of("00-zz-11-01") is None and trace_of(None) is None and trace_of(PARENT_OF) == (TRACE, PARENT)
+
+
+def test_a_span_that_came_twice_is_one_span_and_joins() -> None:
+    again = span(**{"gen_ai.request.id": "r"})
+    found = join([Identity(request_id="a", traceparent=PARENT_OF)], [again, span(**{"gen_ai.request.id": "r"})])
+    assert found.spans == {"a": (again,)} and not found.ambiguous
+
+
+def test_a_gateway_whose_span_was_not_exported_stands_in_nobodys_way() -> None:
+    behind = span(parent="77" * 8)
+    found = join([Identity(request_id="a", traceparent=PARENT_OF)], [behind])
+    assert found.spans == {"a": (behind,)} and found.by == {"a": "trace_id"}
+    another = Identity(request_id="b", traceparent=f"00-{TRACE}-{'ef' * 8}-01")
+    assert not join([Identity(request_id="a", traceparent=PARENT_OF), another], [behind]).spans
+    retried = Span(name="llm_request", trace_id=TRACE, span_id="99" * 8, parent_id="88" * 8)
+    assert not join([Identity(request_id="a", traceparent=PARENT_OF)], [behind, retried]).spans
+
+
+def test_a_latency_that_is_no_number_is_said_and_gives_no_value() -> None:
+    told = timings_of(span(**{"gen_ai.latency.time_in_queue": "NaN", "gen_ai.latency.e2e": 1.0}))
+    assert told is not None and [value.phase for value in told.values] == ["e2e"]
+    assert told.notes == ("unreadable: span `gen_ai.latency.time_in_queue` is no finite number",)
+
+
+def test_spans_under_the_scopes_former_name_are_read() -> None:
+    told = body()
+    holder = told["resourceSpans"][0]
+    holder["instrumentationLibrarySpans"] = holder.pop("scopeSpans")
+    assert len(decode(json.dumps(told).encode(), "x")) == 1

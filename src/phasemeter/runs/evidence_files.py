@@ -15,7 +15,8 @@ from phasemeter.errors import FileError
 from phasemeter.runs.evidence_document import RANK_RULE, Asked, engine_block, phases_of, wanted_value
 from phasemeter.server.exposition import MAX_PAGE_BYTES, Page, parse_page, unpacked
 from phasemeter.server.headers import timings_in_headers
-from phasemeter.server.otlp import decode, spans_of_json, timings_of
+from phasemeter.server.joins import without_copies
+from phasemeter.server.otlp import Span, decode, spans_of_json, timings_of
 from phasemeter.server.prometheus import read_pages
 from phasemeter.server.timings import Timings, found_in
 
@@ -26,6 +27,9 @@ class Gathered(msgspec.Struct):
     pages: list[Page] = msgspec.field(default_factory=list)
     timings: list[Timings] = msgspec.field(default_factory=list)
     unknown_spans: int = 0
+    seen_spans: dict[tuple[str, str], Span] = msgspec.field(default_factory=dict)
+    copies: int = 0  # of spans that were there already
+    warnings: list[str] = msgspec.field(default_factory=list)
     files: list[dict[str, str]] = msgspec.field(default_factory=list)
 
 
@@ -60,7 +64,11 @@ def document(paths: Sequence[Path], asked: Asked | None = None) -> dict[str, Any
         answer["unknown_spans"] = gathered.unknown_spans
     if asked.want:
         answer["wanted"] = {name: wanted_value(name, gathered.pages) for name in asked.want}
-    answer["warnings"] = [text for page in gathered.pages for text in (f"{page.name}: {w}" for w in page.warnings)]
+    if gathered.copies:
+        gathered.warnings.append(f"duplicate_span: {gathered.copies} spans came more than once and count once")
+    answer["warnings"] = gathered.warnings + [
+        text for page in gathered.pages for text in (f"{page.name}: {w}" for w in page.warnings)
+    ]
     return answer
 
 
@@ -89,8 +97,7 @@ def _gather(path: Path, gathered: Gathered) -> None:
             raise FileError(f"{name}: response headers without a timing that I know")
         gathered.timings += found
     elif kind == "event_stream":
-        documents = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-        _gather_bodies([doc for text in documents if (doc := _json(text)) is not None], name, gathered, headers)
+        _gather_stream(body, name, gathered, headers)
     else:
         gathered.pages.append(parse_page(body, name, start_s=start_s))
     gathered.files.append({"file": name, "kind": kind})
@@ -179,13 +186,7 @@ def _gather_json(body: bytes, name: str, gathered: Gathered, headers: list[tuple
     if whole is not None:
         documents = whole if isinstance(whole, list) else [whole]
     else:
-        documents = []
-        for number, line in enumerate(body.splitlines(), 1):
-            if line.strip():
-                parsed = _json(line)
-                if parsed is None:
-                    raise FileError(f"{name}:{number}: no JSON: a file that starts with {{ or [ has JSON throughout")
-                documents.append(parsed)
+        documents = _json_lines(body, name, gathered)
     spans = [span for doc in documents if isinstance(doc, dict) for span in _spans_in(doc)]
     if spans:
         _gather_spans(spans, gathered)
@@ -194,13 +195,58 @@ def _gather_json(body: bytes, name: str, gathered: Gathered, headers: list[tuple
     return "timings"
 
 
-def _spans_in(doc: dict[str, Any]) -> list[Any]:
+def _json_lines(body: bytes, name: str, gathered: Gathered) -> list[Any]:
+    """A document a line. A last line without its end is what a writer was still at: said, and left out."""
+    documents = []
+    lines = body.splitlines()
+    for number, line in enumerate(lines, 1):
+        parsed = _json(line) if line.strip() else None
+        if parsed is not None:
+            documents.append(parsed)
+        elif line.strip() and number == len(lines) and documents and not body.endswith(b"\n"):
+            gathered.warnings.append(f"unterminated_last_line: {name}:{number} is cut off and left out")
+        elif line.strip():
+            raise FileError(f"{name}:{number}: no JSON: a file that starts with {{ or [ has JSON throughout")
+    return documents
+
+
+def _gather_stream(body: bytes, name: str, gathered: Gathered, headers: list[tuple[str, str]]) -> None:
+    """Answers as they were streamed, one after the other. Timings that come again within one are its newest word, not more."""
+    answers: dict[tuple[int, object], dict[tuple[str, ...], Timings]] = {}
+    ended = 0
+    for line in body.splitlines():
+        text = line[5:].strip() if line.startswith(b"data:") else b""
+        ended += text == b"[DONE]"
+        doc = _json(text) if text else None
+        told = answers.setdefault((ended, doc.get("id") if isinstance(doc, dict) else None), {})
+        for timing in _nested(doc, "", 0):
+            told[timing.engine, *sorted(value.phase for value in timing.values)] = timing
+    found = [timing for told in answers.values() for timing in _newest(list(told.values()))]
+    if not found and not headers:
+        raise FileError(f"{name}: a stream without timings that I know: were they asked for?")
+    gathered.timings += found
+
+
+def _newest(timings: Sequence[Timings]) -> list[Timings]:
+    """Of one answer: what a later chunk tells of a phase replaces what an earlier one told under the same source."""
+    told: dict[tuple[str, str, str], None] = {}
+    kept = []
+    for timing in reversed(timings):
+        values = tuple(v for v in timing.values if (timing.engine, v.phase, v.source) not in told)
+        told |= {(timing.engine, v.phase, v.source): None for v in values}
+        kept.append(msgspec.structs.replace(timing, values=values))
+    return [timing for timing in reversed(kept) if timing.values or timing.notes]
+
+
+def _spans_in(doc: dict[str, Any]) -> list[Span]:
     inner = doc.get("body", doc)
-    return list(spans_of_json(inner)) if isinstance(inner, dict) else []
+    return spans_of_json(inner) if isinstance(inner, dict) else []
 
 
-def _gather_spans(spans: Sequence[Any], gathered: Gathered) -> None:
-    for span in spans:
+def _gather_spans(spans: Sequence[Span], gathered: Gathered) -> None:
+    once = list(without_copies(spans, gathered.seen_spans))
+    gathered.copies += len(spans) - len(once)
+    for span in once:
         timing = timings_of(span)
         if timing is None:
             gathered.unknown_spans += 1
@@ -211,10 +257,22 @@ def _gather_spans(spans: Sequence[Any], gathered: Gathered) -> None:
 def _gather_bodies(documents: Sequence[Any], name: str, gathered: Gathered, headers: list[tuple[str, str]]) -> None:
     found = [timing for doc in documents for timing in _nested(doc, "", 0)]
     if not found and not headers:
-        raise FileError(f"{name}: JSON without spans or timings that I know: expected OTLP, timing fields or headers")
+        known = [words for doc in documents if isinstance(doc, dict) for key, words in _OTHERS.items() if key in doc]
+        raise FileError(
+            f"{name}: {known[0]}"
+            if known
+            else f"{name}: JSON without spans or timings that I know: expected OTLP, timing fields or headers"
+        )
     gathered.timings += found
 
 
+# what is met besides, by a key at its top: what it is, and what to bring instead
+_OTHERS = {
+    "resourceMetrics": "metrics as OTLP, which I don't read: give the engine's own /metrics page",
+    "resourceLogs": "logs as OTLP, which hold no times that I know: give spans or a metrics page",
+    "data": "the answer of a Prometheus or Jaeger API: give the engine's own /metrics page, or spans as OTLP",
+    "resourceSpans": "OTLP without one span in it: was the trace sampled away?",
+}
 _BARE = {"groq": "usage", "cerebras": "time_info", "time_info": "time_info", "usage": "usage", "metrics": "metrics"}
 
 

@@ -24,6 +24,12 @@ Labels = tuple[tuple[str, str], ...]
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_.]*|"(?:[^"\\]|\\.)*")\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|(?=\}))')
+# what nearly all lines look like; any other goes the long way
+_PLAIN = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*"(?:,|(?=\})))*)\})? +'
+    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|Inf|NaN))(?: -?[0-9.]+)?"
+)
+_PAIRS = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _TITLE = re.compile(r"<title>\s*([^<]{0,80})", re.IGNORECASE)
 _ESCAPES = {"n": "\n", '"': '"', "\\": "\\"}
@@ -72,6 +78,11 @@ def _labels(line: str, at: int) -> tuple[Labels, int, str | None]:
 
 def sample_of(line: str) -> Sample:
     """One sample line of either format. Raises ValueError saying what is wrong with it."""
+    plain = _PLAIN.fullmatch(line)
+    if plain is not None:
+        pairs = _PAIRS.findall(plain[2]) if plain[2] else []
+        if len(dict(pairs)) == len(pairs):
+            return Sample(plain[1], tuple(sorted(pairs)), float(plain[3]))
     match = _NAME.match(line)
     name, at = (match[0], match.end()) if match else ("", 0)
     labels: Labels = ()
@@ -173,6 +184,8 @@ def _read_lines(text: str, name: str) -> tuple[list[Sample], dict[str, str], lis
             continue
         line = text[at:end].strip()
         at = end + 1
+        if line.startswith("# HELP"):
+            continue
         if line.startswith("#"):
             words = line.split()
             if words[:2] == ["#", "EOF"]:

@@ -6,7 +6,8 @@ Lives here: matching of identities. Must not live here: times: nothing is joined
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -58,7 +59,7 @@ class SpanIndex:
     def __init__(self, spans: Iterable[Span], traceparents: Iterable[str | None] = ()) -> None:
         self.by_trace: dict[str, list[Span]] = {}
         self.by_id: dict[str, list[Span]] = {}
-        for span in spans:
+        for span in without_copies(spans):
             if not engine_of(span):
                 continue
             self.by_trace.setdefault(span.trace_id, []).append(span)
@@ -69,6 +70,7 @@ class SpanIndex:
             trace = trace_of(traceparent)
             if trace and trace[0] in self.by_trace:
                 self._owners[trace] = self._owners.get(trace, 0) + 1
+        self._traces = Counter(trace_id for trace_id, _ in self._owners)
         self._claimed: dict[str, str] = {}
 
     def of(self, identity: Identity) -> tuple[str, tuple[Span, ...], bool]:
@@ -81,6 +83,9 @@ class SpanIndex:
             if chosen:
                 clash = _several_roots(chosen)
                 return "traceparent", () if clash else tuple(chosen), clash
+            alone = self.by_trace[trace[0]]
+            if self._traces[trace[0]] == 1 and _roots(alone) == 1:
+                return "trace_id", tuple(alone), False  # a gateway's own span stands between and was not exported
         forms = sorted(form for form in _id_forms(identity) if form in self.by_id)
         if not forms:
             return "", (), False
@@ -130,3 +135,21 @@ def _children(spans: Sequence[Span], parent: str) -> list[Span]:
 def _several_roots(spans: Sequence[Span]) -> bool:
     """Two request spans of one engine: a retry, or n > 1. Neither can be told apart, so neither is joined."""
     return sum(span.name == "llm_request" for span in spans) > 1
+
+
+def _roots(spans: Sequence[Span]) -> int:
+    """Spans that no other of these is the parent of."""
+    inside = {span.span_id for span in spans if span.span_id}
+    return sum(span.parent_id not in inside for span in spans)
+
+
+def without_copies(spans: Iterable[Span], seen: dict[tuple[str, str], Span] | None = None) -> Iterator[Span]:
+    """Each span once: an exporter that was not sure of its delivery sends again. Spans without ids are all kept.
+
+    `seen` goes on from one call to the next. Two that differ under one id are no copies: who looks for one finds two.
+    """
+    seen = {} if seen is None else seen
+    for span in spans:
+        first = seen.setdefault((span.trace_id, span.span_id), span) if span.span_id else span
+        if first is span or first != span:
+            yield span

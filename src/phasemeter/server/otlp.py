@@ -89,7 +89,7 @@ def spans_of_json(body: Mapping[str, Any]) -> list[Span]:
     for holder in _items(_either(body, "resourceSpans", "resource_spans")):
         resource = holder.get("resource")
         about = _attributes(resource.get("attributes")) if isinstance(resource, Mapping) else {}
-        for scope in _items(_either(holder, "scopeSpans", "scope_spans")):
+        for scope in _items(_either(holder, "scopeSpans", "scope_spans") or holder.get("instrumentationLibrarySpans")):
             for span in _items(scope.get("spans")):
                 spans.append(
                     Span(
@@ -246,7 +246,7 @@ def timings_of(span: Span) -> Timings | None:
     if engine is None:
         return None
     request = request_id_of(span)
-    values, instants = [], []
+    values, instants, notes = [], [], []
     if span.name in _SLICES:
         phase, start, end = _SLICES[span.name]
         if span.start_ns is not None and span.end_ns is not None:
@@ -261,6 +261,8 @@ def timings_of(span: Span) -> Timings | None:
     for key, (phase, start, end, words) in (_VLLM if engine == "vllm" else _SGLANG).items():
         told = number(span.attributes.get(key))
         if told is None:
+            if key in span.attributes:
+                notes.append(f"unreadable: span `{key}` is no finite number")
             continue
         clock = "engine_wall" if phase in {"ttft", "e2e"} or engine == "sglang" else "engine_monotonic"
         values.append(
@@ -275,4 +277,6 @@ def timings_of(span: Span) -> Timings | None:
             instants.append(
                 EvidenceInstant(boundary=boundary, at_ns=at, source=source, clock="engine_wall", request_id=request)
             )
-    return Timings(engine=engine, values=tuple(values), instants=tuple(instants), request_id=request)
+    return Timings(
+        engine=engine, values=tuple(values), instants=tuple(instants), notes=tuple(notes), request_id=request
+    )

@@ -15,22 +15,12 @@ import msgspec
 
 from phasemeter.server.engines import ENGINES, IDENTITY_LABELS, MODEL_LABELS, SHARD_LABELS, Row
 from phasemeter.server.exposition import Labels, Page, Sample
-from phasemeter.server.histograms import Histogram, Rejected, difference, histogram, mean, scaled, sum_range, together
+from phasemeter.server.growth import RESTART_TOLERANCE_S, Series, growth
+from phasemeter.server.histograms import Histogram, Rejected, mean, sum_range, together
 from phasemeter.server.shards import repeated
 
 Status = Literal["present", "absent", "empty", "rejected", "implausible", "server_reported_only"]
-RESTART_TOLERANCE_S = 0.5  # two readings of one start instant differ by rounding only
 MEANT_ZERO_S = 1e-9
-
-
-class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One label set of one family: a histogram or summary (`buckets`, `count`, `total`) or a plain `value`."""
-
-    buckets: dict[float, float] = msgspec.field(default_factory=dict)
-    count: float | None = None
-    total: float | None = None
-    value: float | None = None
-    created_s: float | None = None
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +141,8 @@ class Reader:
             pair for sample in pages[0].page.samples for pair in sample.labels if pair[0] in IDENTITY_LABELS
         }
         self.up_before = any(pages[0].spelt(row) for row in ENGINES[engine])
+        # the process was there and had counted nothing yet: its first series began at 0
+        self.young = not self.up_before and pages[0].page.start_s is not None and not self.restart
 
     def read(self) -> EngineReading:
         readings: dict[str, Reading] = {}
@@ -211,7 +203,7 @@ class Reader:
         for labels in dict.fromkeys(labels for family in families for labels in family):
             line = [family.get(labels) for family in families]
             warnings += self._appearance(labels, line)
-            parts[labels] = _growth(row, line)
+            parts[labels] = growth(row, line)
         if not parts:
             raise Rejected("no series of the chosen model")
         if row.kind == "counter":
@@ -226,7 +218,7 @@ class Reader:
         if line[0] is not None:
             return []
         strange = [f"{k}={v}" for k, v in labels if k in IDENTITY_LABELS and (k, v) not in self.identities]
-        if strange or not self.up_before:
+        if not self.young and (strange or not self.up_before):
             raise Rejected(
                 f"labels changed: {', '.join(strange) or 'the engine'} is new, so its start can't be told from 0"
             )
@@ -277,41 +269,9 @@ def _restart(pages: Sequence[Index]) -> str | None:
     return None
 
 
-def _growth(row: Row, line: Sequence[Series | None]) -> Histogram | Series:
-    """One label set from first to last page; every step has to be a growth. One page: its lifetime."""
-    seen = [series for series in line if series is not None]
-    created = {series.created_s for series in seen if series.created_s is not None}
-    if created and max(created) - min(created) > RESTART_TOLERANCE_S:
-        raise Rejected("restart: the series was created anew between the pages (_created changed)")
-    if row.kind != "histogram":
-        return _counter_growth(line, seen)
-    if not seen[-1].buckets:
-        return _summary_growth(line, seen)
-    steps = [histogram(series.buckets, series.count, series.total) for series in seen]
-    for a, b in pairwise(steps):
-        difference(a, b)
-    grown = difference(steps[0], steps[-1]) if line[0] is not None and len(line) > 1 else steps[-1]
-    return scaled(grown, row.factor)
-
-
-def _counter_growth(line: Sequence[Series | None], seen: Sequence[Series]) -> Series:
-    values = [series.value for series in seen if series.value is not None]
-    if any(not math.isfinite(value) or value < 0 for value in values):
-        raise Rejected("a counter is negative or no number")
-    if any(b < a for a, b in pairwise(values)):
-        raise Rejected("a counter fell between the scrapes: a restart, or the pages are swapped")
-    first = values[0] if line[0] is not None and len(line) > 1 else 0.0
-    return Series(value=values[-1] - first)
-
-
-def _summary_growth(line: Sequence[Series | None], seen: Sequence[Series]) -> Series:
-    first = seen[0] if line[0] is not None and len(line) > 1 else Series(count=0.0, total=0.0)
-    last = seen[-1]
-    if last.count is None or first.count is None or not math.isfinite(last.count) or last.count < first.count:
-        raise Rejected("no buckets, and no count that grew: the page may be cut off")
-    totals = (first.total, last.total)
-    total = None if totals[0] is None or totals[1] is None else totals[1] - totals[0]
-    return Series(count=last.count - first.count, total=total)
+def _same_process(one: Index, other: Index) -> bool:
+    starts = one.page.start_s, other.page.start_s
+    return starts[0] is not None and starts[1] is not None and abs(starts[1] - starts[0]) <= RESTART_TOLERANCE_S
 
 
 def _counted(row: Row, metric: str, parts: Mapping[Labels, object], warnings: list[str]) -> Reading:
@@ -388,8 +348,11 @@ def read_pages(pages: Iterable[Page], model: str | None = None) -> dict[str, Eng
     """
     indexes = [Index(page) for page in pages]
     found: dict[str, list[Index]] = {}
-    for index in indexes:
+    for at, index in enumerate(indexes):
         for engine in index.engines():
+            before = indexes[at - 1] if at else None
+            if engine not in found and before is not None and _same_process(before, index):
+                found[engine] = [before]
             found.setdefault(engine, []).append(index)
     readings = {engine: Reader(engine, chosen, model).read() for engine, chosen in found.items()}
     for engine, chosen in found.items():
