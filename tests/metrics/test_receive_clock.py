@@ -10,6 +10,7 @@ from phasemeter.records.capture import ClockPair, Read
 
 OFFSET = 1_790_000_000 * 10**9
 TENTH = 10**8
+ODD = st.sampled_from([-20 * TENTH, -2 * 10**5, -(10**5) - 60_000, -1, 1, 40_000, 60_000, TENTH // 3, 20 * TENTH, None])
 
 
 def pairs(count: int = 20, slew: float = 0.0, step_at: int | None = None, step: int = 0) -> list[ClockPair]:
@@ -103,3 +104,49 @@ def test_stamps_just_outside_the_pairs_are_mapped_and_far_ones_are_not() -> None
     assert clock.monotonic_ns(OFFSET - TENTH) == -TENTH
     assert clock.monotonic_ns(OFFSET + 10**12) is None and clock.monotonic_ns(0) is None
     assert ReceiveClock().monotonic_ns(OFFSET) is None
+
+
+def plainly(clock: ReceiveClock, reads: list[Read], send_start_ns: int | None) -> tuple[list[int], int | None, int]:
+    """The rules read by read, without a shortcut: (instants, lag, how many were mapped)."""
+    found: list[int] = []
+    lags: list[int] = []
+    earliest = (send_start_ns or 0) - UNCERTAINTY_NS
+    for read in reads:
+        at, stamp = read.user_ns, read.kernel_realtime_ns
+        mapped = None if stamp is None else clock.monotonic_ns(stamp, earliest, read.user_ns + UNCERTAINTY_NS)
+        if mapped is not None:
+            at = min(at, mapped)
+            earliest = max(earliest, at - UNCERTAINTY_NS)
+            lags.append(read.user_ns - at)
+        found.append(max([at, *found[-1:], 0]))
+    return found, max(lags, default=None), len(lags)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 31 * TENTH), st.integers(0, 10**5)), min_size=16, max_size=40),
+    st.lists(st.tuples(st.integers(0, 39), ODD), max_size=2),
+    st.one_of(st.none(), st.integers(-60_000, 60_000)),
+    st.floats(-5e-4, 5e-4),
+    st.sampled_from([0, 0, 0, 3 * TENTH]),
+)
+def test_many_reads_at_once_say_what_each_alone_says(
+    stamps: list[tuple[int, int]],
+    odd: list[tuple[int, int | None]],
+    send: int | None,
+    slew: float,
+    step: int,
+) -> None:
+    """Odd reads: returned before their stamp, out of order, no stamp. `send`: against the first read. Beyond 29: far outside."""
+    known = pairs(slew=slew, step_at=10, step=step)
+    ordered = sorted(stamps)
+    reads = [Read(at + late, OFFSET + at + round(at * slew), b"") for at, late in ordered]
+    for place, moved in odd:
+        at, late = ordered[place % len(ordered)]
+        stamp = None if moved is None else OFFSET + at + round(at * slew) - moved
+        reads[place % len(ordered)] = Read(at + late, stamp, b"")
+    sent = None if send is None else ordered[0][0] + send
+    clock = ReceiveClock(known)
+    found = clock.times(reads, sent)
+    times, lag, mapped = plainly(ReceiveClock(known), reads, sent)
+    assert (found.times_ns, found.observer_lag_ns, clock.mapped) == (times, lag, mapped)
+    assert all(type(at) is int for at in found.times_ns)

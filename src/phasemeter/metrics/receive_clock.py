@@ -10,12 +10,16 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from phasemeter.records.capture import ClockPair, Read
 
 UNCERTAINTY_NS = 50_000  # the two readings of a pair lie this close to each other, with a wide margin
 STEP_NS = 1_000_000  # an offset that moves by more than this beyond any slewing is a step
+FEW = 16  # reads; below that arrays cost more than a loop
 SLEW_PPM = 1_000  # clocks are slewed by at most 500 ppm (adjtimex(2)); twice that
 
 
@@ -49,6 +53,7 @@ class ReceiveClock:
         self._segments: list[tuple[int, int, int, float]] = []  # from realtime, to realtime, monotonic there, slope
         self._starts: list[int] = []
         self._longest_before: list[int] = []
+        self._columns: tuple[NDArray[Any], ...] = ()  # of _segments
         self._last = (0, -1, 0, 0.0)
         self._build(ordered)
 
@@ -74,6 +79,7 @@ class ReceiveClock:
         for segment in self._segments:  # where the segments before this one end at the latest
             self._longest_before.append(furthest)
             furthest = max(furthest, segment[1])
+        self._columns = tuple(np.array(column) for column in zip(*self._segments, strict=True))
 
     def monotonic_ns(
         self, realtime_ns: int, at_least_ns: int | None = None, at_most_ns: int | None = None
@@ -98,6 +104,32 @@ class ReceiveClock:
 
     def times(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes:
         """The instants of one request's reads, never decreasing. `send_start_ns`: no answer can come before it."""
+        many = len(reads) >= FEW and self._segments and not self.steps
+        found = self._at_once(reads, send_start_ns) if many else None
+        return self._one_by_one(reads, send_start_ns) if found is None else found
+
+    def _at_once(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes | None:
+        """What `_one_by_one` finds, where every read has a stamp that can be and no clock stepped; else None."""
+        try:
+            user = np.array([read.user_ns for read in reads], dtype=np.int64)
+            kernel = np.array([read.kernel_realtime_ns for read in reads], dtype=np.int64)
+        except (TypeError, OverflowError):  # a read without a stamp, an instant that is none
+            return None
+        start, end, origin, slope = self._columns
+        at = np.searchsorted(start, kernel, side="right") - 1
+        found = origin[at] + np.rint((kernel - start[at]) * slope[at]).astype(np.int64)
+        times = np.minimum(found, user)
+        latest = np.maximum.accumulate(times)
+        earliest = max(send_start_ns or 0, 0)
+        if at.min() < 0 or (kernel >= end[at]).any() or (found > user + UNCERTAINTY_NS).any():
+            return None
+        before = np.maximum(latest[:-1], earliest) - UNCERTAINTY_NS
+        if found[0] < max(earliest - UNCERTAINTY_NS, 0) or (found[1:] < before).any():
+            return None
+        self.mapped += len(reads)
+        return ReceiveTimes(latest.tolist(), int((user - times).max()))
+
+    def _one_by_one(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes:
         times: list[int] = []
         lag = -1
         earliest = (send_start_ns or 0) - UNCERTAINTY_NS
@@ -108,7 +140,7 @@ class ReceiveClock:
             user = at = read.user_ns
             kernel = read.kernel_realtime_ns
             if kernel is not None:  # min() and max() would cost as much as the rest of this loop
-                found: int | None = origin + int((kernel - start) * slope) if start <= kernel < end else None
+                found: int | None = origin + round((kernel - start) * slope) if start <= kernel < end else None
                 if found is None or found < earliest or found > user:
                     found = self.monotonic_ns(kernel, earliest, user + UNCERTAINTY_NS)
                     start, end, origin, slope = self._last

@@ -16,6 +16,7 @@ from phasemeter.wire.shape import Path, Shape, shape_of, text_in
 from phasemeter.wire.template import TEMPLATES, Template, learn
 
 SHAPES = 4  # kept at a time
+MANY, FEW = 256, 8  # reads looked at together; so few of a kind, and the next MANY are looked at one by one
 TRIES = 12  # a stream whose events never repeat is read in full
 PLAIN = Told()
 KNOWN: deque[Shape] = deque(maxlen=8)  # of any stream: a memo, streams of one server share their shapes
@@ -91,24 +92,34 @@ class Follower:
         return number
 
     def _plain(self, reads: Sequence[bytes], number: int) -> int:
-        reading, templates = self.reading, self.templates
-        count, begun = len(reads), number
-        while number < count:
-            data = reads[number]
-            for template in templates:
-                text = template.text(data)
-                if text is not None:
-                    break
-            else:
+        """Takes reads from `number` on as long as a template fits: many at once, or one by one where templates take turns."""
+        begun, alone = number, 0
+        while number < len(reads):
+            template, text = self._fitting(reads[number])
+            if template is None:
                 break
-            choice = reading.choices[template.choice]
+            texts = [text]
+            if alone:
+                alone -= 1
+            else:
+                texts = template.texts(reads[number : number + MANY]) or texts
+                alone = MANY if len(texts) < FEW else 0
+            choice = self.reading.choices[template.choice]
             if choice.runs[-1][1] != template.channel:
                 choice.runs.append((len(choice.reads), template.channel))
-            choice.reads.append(number)
-            choice.texts.append(text)
-            number += 1
-        reading.data_events += number - begun
+            choice.reads.extend(range(number, number + len(texts)))
+            choice.texts.extend(texts)
+            number += len(texts)
+        self.reading.data_events += number - begun
         return number
+
+    def _fitting(self, data: bytes) -> tuple[Template | None, str]:
+        """The template of that read, and its text."""
+        for template in self.templates:
+            text = template.text(data)
+            if text is not None:
+                return template, text
+        return None, ""
 
     def _row(self, shape: Shape, reads: Sequence[bytes], number: int) -> int:
         """Takes reads from `number` on as long as that shape fits; the number of the first that it does not."""
