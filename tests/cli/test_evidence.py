@@ -58,6 +58,7 @@ def test_one_page_is_a_lifetime_and_two_are_a_window(tmp_path: Path, capsys: pyt
         (b"HTTP/1.1 200 OK\r\nX-Queue-Time: 3\r\nContent-Type: application/json\r\n\r\n{}", "tgi", "queue", 0.003),
         (b"x-queue-time: 3\nx-request-id: a b\n", "tgi", "queue", 0.003),
         (b'{"e2e_latency": 2.0, "rid": "a", "queue_time": 0.5}\n{"e2e_latency": 2.0, "queue_time": 0.5}\n', "sglang", "queue", 0.5),
+        (b"\xef\xbb\xbf" + json.dumps({"metrics": {"queue_time_ms": 4}}).encode(), "vllm", "queue", 0.004),
         (json.dumps(body(**{"gen_ai.latency.time_in_queue": 0.25})).encode(), "vllm", "queue", 0.25),
         (gzip.compress(json.dumps({"usage": {"queue_time": 0.5}}).encode()), "groq", "queue", 0.5),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1a\r\nvllm:num_requests_running \r\n2\r\n4\n\r\n0\r\n\r\n",

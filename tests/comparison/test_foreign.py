@@ -110,6 +110,19 @@ def test_each_tool_is_told_from_what_its_file_holds() -> None:
         assert one.result.metrics["time_to_first_token"].mean == pytest.approx(0.2)
 
 
+def test_a_byte_order_mark_and_odd_line_separators_inside_text_are_no_fault() -> None:
+    one, two = json.dumps(VLLM | {"generated_texts": ["a\u2028b"]}, ensure_ascii=False), json.dumps(VLLM)
+    assert len(foreign.read("\ufeff" + one, "f.json")) == 1
+    assert len(foreign.read(f"\ufeff{one}\r\n{two}\n", "f.jsonl")) == 2
+
+
+def test_a_report_without_a_run_and_lists_of_different_lengths_are_refused() -> None:
+    with pytest.raises(FileError, match="no run is in it"):
+        foreign.read('{"metadata": {"guidellm_version": "0.8"}, "benchmarks": []}', "f.json")
+    with pytest.raises(FileError, match="1 ttfts, 3 itls, 3 output_lens"):
+        foreign.read(json.dumps(VLLM | {"ttfts": [0.25]}), "f.json")
+
+
 def test_an_unknown_file_names_what_is_known() -> None:
     with pytest.raises(FileError) as unknown:
         foreign.read('{"a": 1}', "x.json")

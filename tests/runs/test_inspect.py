@@ -361,6 +361,12 @@ def test_whatever_a_server_writes_the_document_is_strict_json(extra: dict[str, A
     json.loads(msgspec.json.encode(json_document(found)), parse_constant=pytest.fail)
 
 
+def test_a_byte_order_mark_before_the_document_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"events": [[5, "data: [DONE]\\n\\n"]]}')
+    assert inspect(str(path)).row.failure == "empty_response"
+
+
 @pytest.mark.parametrize(
     ("word", "close"),
     [("EOF", "eof"), ("clean close", "eof"), ("connection-reset", "reset"), ("idle timeout", "timeout_idle"),

@@ -182,6 +182,7 @@ def _json(text: bytes) -> Any:
 
 
 def _gather_json(body: bytes, name: str, gathered: Gathered, headers: list[tuple[str, str]]) -> str:
+    body = body.lstrip(b"\xef\xbb\xbf")
     whole = _json(body)
     if whole is not None:
         documents = whole if isinstance(whole, list) else [whole]

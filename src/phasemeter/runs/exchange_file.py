@@ -18,6 +18,7 @@ from phasemeter.errors import FileError
 from phasemeter.records.capture import Close
 from phasemeter.wire.apis import api_at
 from phasemeter.wire.exchange import Asked, Received
+from phasemeter.wire.sse import BOM
 
 CLOSES: dict[str, Close] = {how: how for how in get_args(Close)}
 # parts of the words that other writers use for the ways a connection ends, the first that fits counts
@@ -62,7 +63,7 @@ class RecordedExchange(msgspec.Struct, frozen=True):
 def read_file(path: Path) -> tuple[Asked, Received]:
     """The exchange in a file of either format. Raises FileError: one line with the place and what is wrong there."""
     try:
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(BOM)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from error
     first = data.lstrip()[:1]

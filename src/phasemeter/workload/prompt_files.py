@@ -56,7 +56,8 @@ def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list
     elif head == "{":
         rows = _json_lines(text, name)
     else:
-        return [FilePrompt(line=n, text=line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = text.replace("\r\n", "\n").split("\n")  # splitlines would also cut at U+2028 inside a prompt
+        return [FilePrompt(line=n, text=line) for n, line in enumerate(lines, 1) if line.strip()]
     found = [_row(value, f"{name}:{line}", line) for line, value in rows]
     if unasked is not None:
         unasked += [row.line for row in found if row.messages == ()]

@@ -45,18 +45,22 @@ def read(text: str, file: str) -> list[Imported]:
             known = "; ".join(f"{name}: {files}" for name, (_, _, files) in TOOLS.items())
             raise FileError(f"{file}: no result of a tool I know ({known})")
         try:
-            found += TOOLS[tool][1](document)
+            results = TOOLS[tool][1](document)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as trouble:
             raise FileError(f"{file}: looks like {tool}'s, but its form is another: {trouble!r}") from trouble
+        if not results:
+            raise FileError(f"{file}: {tool}'s, and no run is in it")
+        found += results
     return found
 
 
 def documents(text: str, file: str) -> list[Any]:
     """One document of a JSON file; of JSONL either each line (runs) or all lines as one list (records)."""
+    text = text.removeprefix("\ufeff")  # as PowerShell and Excel save it
     try:
         return [json.loads(text)]
     except ValueError as whole:
-        lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise FileError(f"{file}: no JSON: {whole}") from whole
     records = []

@@ -57,6 +57,9 @@ def _values(document: dict[str, Any]) -> dict[str, list[float]]:
     lengths, errors = document.get("output_lens"), document.get("errors")
     if not ttfts or not lengths:
         return {}
+    listed = {name: len(document[name]) for name in ("ttfts", "itls", "output_lens", "errors") if document.get(name)}
+    if len(set(listed.values())) > 1:
+        raise ValueError(f"one value a request, yet {', '.join(f'{n} {name}' for name, n in listed.items())}")
     latencies = document.get("latencies") or []
     ok = [i for i in range(len(ttfts)) if not (errors and errors[i]) and lengths[i] > 0]
     found = {"ttft": [ttfts[i] for i in ok]}
