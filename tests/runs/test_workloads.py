@@ -337,3 +337,11 @@ def test_a_warm_up_takes_the_last_prompts_of_a_file(bench: Bench, tmp_path: Path
         bench(server.url, "--prompts", str(path), "--warmup", "1", "--rate", "100")
         warm = [text_of(request) for request in server.requests if request.number is None]
     assert warm[-1] == "three"
+
+
+def test_a_null_takes_a_field_of_the_runs_own_out_of_the_body(bench: Bench) -> None:
+    with served() as server:
+        ran = bench(server.url, "--requests", "1", "--body", "max_tokens=null", "--body", 'stream_options={"more": 1}')
+    (request,) = server.measured
+    assert "max_tokens" not in request.body and request.body["stream_options"] == {"include_usage": True, "more": 1}
+    assert ran.code == 0

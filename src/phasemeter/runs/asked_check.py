@@ -13,6 +13,7 @@ import msgspec
 from phasemeter.errors import UserError
 from phasemeter.io.otlp_receiver import address_of
 from phasemeter.io.proxy import parsed
+from phasemeter.io.target import target_of
 from phasemeter.runs.asked import Asked
 
 MOST_PROCESSES = 256
@@ -40,6 +41,11 @@ def refuse(asked: Asked) -> None:
         raise UserError(f"--temperature {asked.temperature}: has to be a number of 0 or more")
     if asked.top_p is not None and not 0 <= asked.top_p <= 1:
         raise UserError(f"--top-p {asked.top_p}: has to be a number from 0 to 1")
+    if asked.server_metrics is not None and asked.server_metrics.strip().lower() != "none":
+        try:
+            target_of(asked.server_metrics.strip())
+        except UserError as wrong:
+            raise UserError(f'--server-metrics {wrong} ("none": leave the server\'s own page alone)') from wrong
     if asked.proxy is not None and asked.proxy != "env":
         parsed(asked.proxy)  # also where it will not be used: the next host would meet it
     if asked.otlp_listen is not None:

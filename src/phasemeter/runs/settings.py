@@ -21,10 +21,11 @@ from phasemeter.io.target import Limits, Target, Tls
 from phasemeter.lazy import load
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.asked_check import refuse
+from phasemeter.runs.body_fields import extra_fields
 from phasemeter.runs.trace_replay import options_of
 from phasemeter.workload import urls
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract, parse_arrivals, warnings_of
-from phasemeter.workload.bodies import BodyOptions, merged
+from phasemeter.workload.bodies import BodyOptions
 from phasemeter.workload.lengths import Lengths, lengths_of_contract, parse_lengths
 from phasemeter.workload.plan import (
     WorkloadClass,
@@ -59,7 +60,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # fields of a body that the answer is read by, and how they are asked for
-OPTIONS_OF_FIELDS = {"stream": "--stream or --no-stream", "n": "--n", "max_tokens": "--output-tokens"}
 
 
 def settings_of(url: str, asked: Asked) -> Settings:
@@ -96,7 +96,7 @@ def settings_of(url: str, asked: Asked) -> Settings:
         endpoint=endpoint,
         target=target,
         spec=spec,
-        body=_body(asked),
+        body=_body(asked, api),
         models=parse_models(asked.model),
         contract=contract,
         contract_file=asked.contract,
@@ -271,35 +271,12 @@ def _drain(text: str | None) -> float | None:
 # ---- bodies and headers
 
 
-def _body(asked: Asked) -> BodyOptions:
-    extra: dict[str, Any] = {}
-    for given in asked.body or ():
-        extra = merged(extra, _body_field(given))
-    for name, option in OPTIONS_OF_FIELDS.items():
-        if extra.get(name) is not None:
-            raise UserError(f"--body {name}: answers are read by what was asked: say it with {option}")
-    return BodyOptions(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        stop=tuple(asked.stop or ()),
-        extra=extra,
-    )
-
-
-def _body_field(given: str) -> dict[str, Any]:
-    name, equals, value = given.partition("=")
-    whole = given.lstrip().startswith("{")
-    try:
-        read = msgspec.json.decode(given if whole else value)
-    except msgspec.DecodeError as wrong:
-        if whole or not equals:
-            raise UserError(f"--body {given}: write name=JSON or a JSON object: {wrong}") from wrong
-        read = value  # name=some words: the words themselves
-    if whole:
-        return dict(read)
-    if not name:
-        raise UserError(f"--body {given}: write name=JSON or a JSON object")
-    return {name: read}
+def _body(asked: Asked, api: str) -> BodyOptions:
+    extra = extra_fields(asked.body or (), api)
+    for name, value in {"temperature": asked.temperature, "top_p": asked.top_p, "stop": asked.stop}.items():
+        if value is not None and name in extra:
+            raise UserError(f"--body {name} and --{name.replace('_', '-')}: give one of them")
+    return BodyOptions(temperature=asked.temperature, top_p=asked.top_p, stop=tuple(asked.stop or ()), extra=extra)
 
 
 def _headers(asked: Asked, endpoint: urls.Endpoint) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
