@@ -597,7 +597,8 @@ def false_certain(scenario: Scenario, found: Diagnosis) -> list[str]:
     return [cause.cause for cause in found.causes if cause.strength == "certain" and cause.cause not in true]
 
 
-def main() -> None:
+def score_all(made: Callable[[int], Iterator[Scenario]]) -> None:
+    """The command line of a set of scenarios: draws them, diagnoses each, prints the score."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -609,7 +610,7 @@ def main() -> None:
     taken: dict[str, Counter[str]] = defaultdict(Counter)
     wrong_certain = []
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
-        for scenario in scenarios(seed):
+        for scenario in made(seed):
             family = "mixtures" if scenario.mixed else scenario.cause or "healthy"
             if asked.only and family != asked.only:
                 continue
@@ -655,4 +656,4 @@ def table(
 
 
 if __name__ == "__main__":
-    main()
+    score_all(scenarios)

@@ -17,6 +17,7 @@ from phasemeter.cli.main import run
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_truth import Truth, TruthFile, read_truth
 from phasemeter.io.run_directory import RunDirectory
+from phasemeter.runs.bounded_view import bounded_view
 from phasemeter.runs.emulate import emulator
 from phasemeter.runs.server_view import on_record, server_view
 from phasemeter.serving.plan import parse_plan
@@ -128,6 +129,23 @@ def test_other_peoples_requests_in_the_window_are_noticed(tmp_path: Path, bench:
     assert any(text.startswith("server_count_mismatch") for text in view.warnings)
     told = bench.report(ran.path, "--json").result["budget"]["aggregate"]["vllm"]
     assert told["mean"] is None and "server_count_mismatch" in told["reason"]
+
+
+def test_a_long_run_is_diagnosed_within_bounds_and_says_what_was_let_go(tmp_path: Path, bench: Bench) -> None:
+    with emulated(tmp_path / "truth.jsonl") as url:
+        ran = bench(url, "--concurrency", "2", "--requests", "12", "--output-tokens", "8")
+    whole, view = server_view(ran.path), bounded_view(ran.path)
+    assert view.rows == whole.rows and view.budgets == whole.budgets() and view.warnings == whole.warnings
+    thin = bounded_view(ran.path, most_events=40)
+    assert thin.budgets == view.budgets  # made before the times were let go
+    kept = [bool(row.choices) for row in thin.rows]
+    assert kept == [at % 4 == 0 for at in range(len(kept))]  # 12 · 8 events, every fourth request's: 24
+    assert sum(len(choice.times_ns) for row in thin.rows for choice in row.choices) <= 40
+    assert [text for text in thin.warnings if "every 4th request" in text]
+    few = bounded_view(ran.path, most_requests=5)
+    assert few.rows == view.rows[:5] and any(text.startswith("long_run") for text in few.warnings)
+    exactly = bounded_view(ran.path, most_requests=len(view.rows))
+    assert exactly.rows == view.rows and exactly.warnings == view.warnings
 
 
 def test_a_diagnosis_sends_the_single_requests_that_it_lacks_and_weighs_a_contract(

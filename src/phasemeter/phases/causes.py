@@ -19,6 +19,7 @@ ORDER: tuple[Strength, ...] = ("certain", "likely", "weak", "cannot say")
 FEW = 20  # requests under which nothing is more than weak
 IMPACT = 0.25  # share of the time from due to the last token below which a segment is no cause
 KV_FULL = 0.9
+SLOW_WAIT_S = 0.45  # for the first token: the same benchmark's TTFT p99
 SLOW_PACE_S = 0.04  # a token: MLPerf Inference v5.0, Llama 2 70B interactive, TPOT p99
 
 
@@ -49,6 +50,14 @@ def _impact(f: Features, *segments: str) -> float:
     return max(sum(found.get(name, 0.0) for name in segments) for found in (f.whole, f.whole_tail))
 
 
+def _of_the_wait(f: Features, share: float | None) -> float:
+    """IMPACT for what is most of the wait for the first token, and by itself longer than SLOW_WAIT_S; else 0.
+
+    A long answer makes any wait a small share of the whole, and people wait for the first token nevertheless.
+    """
+    return IMPACT if share is not None and share >= 0.5 and (f.ttft_p50_s or 0.0) * share > SLOW_WAIT_S else 0.0
+
+
 def _client(f: Features) -> Cause | None:
     share, lag = _impact(f, "client_queue"), f.observer_lag_s or 0.0
     late_reads = bool(f.tpot_p50_s and lag > max(f.tpot_p50_s, 0.005))
@@ -63,7 +72,7 @@ def _client(f: Features) -> Cause | None:
 
 
 def _queueing(f: Features) -> Cause | None:
-    share = _impact(f, "queue")
+    share = max(_impact(f, "queue"), _of_the_wait(f, f.queue_share))
     if share < IMPACT or f.queue_share is None:
         return None
     words = f"the server's queue is {as_share(share)} of the time from due to last token, {as_share(f.queue_share)} of the mean TTFT"
@@ -108,7 +117,7 @@ def _policy(f: Features) -> Cause | None:
 
 
 def _prefill(f: Features) -> Cause | None:
-    share = _impact(f, "prefill")
+    share = max(_impact(f, "prefill"), _of_the_wait(f, f.prefill_share))
     if f.prefill_share is None or share < IMPACT:
         return None
     long = f.input_to_prefill is not None and f.input_to_prefill > 0.5
@@ -199,6 +208,7 @@ def _prefix_cache(f: Features) -> Cause | None:
 
 def _network(f: Features) -> Cause | None:
     share, textless = _impact(f, "ingress_delivery"), f.before_text_share or 0.0
+    share = max(share, _of_the_wait(f, f.lump_share) if textless < 0.1 else 0.0)
     stretched = f.decode_stretch is not None and f.decode_stretch > 1.25
     one_piece = (f.single_arrivals or 0.0) > 0.5
     buffered = one_piece or (f.coalesced_share or 0.0) > 0.4

@@ -20,8 +20,9 @@ from phasemeter.phases.features import Features, features_of
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.analysis import Rows
 from phasemeter.runs.asked import Asked
+from phasemeter.runs.bounded_view import BoundedView, bounded_view
 from phasemeter.runs.measure import Watchers, bench
-from phasemeter.runs.server_view import ServerView, server_view, server_window
+from phasemeter.runs.server_view import server_window
 
 PROBE = "probe"  # RUN/probe/LENGTH: a run of single requests at that input length
 SINGLE = 5  # requests at each of the three lengths
@@ -36,7 +37,7 @@ def diagnosis_of(
     there the next time); `asked`: key, headers and model for that. Raises UserError and FileError as reading and sending do.
     """
     promise = None if contract is None else _promise(contract)
-    view = server_view(run)
+    view = bounded_view(run)
     if probe is not None:
         measure_alone(Path(run), view.rows, probe, asked or Asked())
     view = with_alone(view, Path(run))
@@ -77,27 +78,26 @@ def measure_alone(run: Path, rows: list[RequestRow], url: str, asked: Asked) -> 
         bench(url, single, Watchers())
 
 
-def with_alone(view: ServerView, run: Path) -> ServerView:
+def with_alone(view: BoundedView, run: Path) -> BoundedView:
     """The view with the single requests of RUN/probe among its rows, as phase `probe`."""
-    rows, values = list(view.rows), dict(view.values)
+    rows, budgets = list(view.rows), dict(view.budgets)
     for folder in sorted((run / PROBE).glob("*/")):
         try:
-            alone = server_view(folder)
+            alone = bounded_view(folder)
         except FileError:
             continue
         for row in alone.rows:
             if row.phase == "measured":
                 name = f"{PROBE}-{folder.name}-{row.request_id}"
                 rows.append(msgspec.structs.replace(row, request_id=name, phase="probe"))
-                values[name] = alone.values[row.request_id]
-    return ServerView(
-        rows=rows, values=values, instants=view.instants, engines=view.engines, gauges=view.gauges, warnings=view.warnings
-    )  # fmt: skip
+                if row.request_id in alone.budgets:
+                    budgets[name] = msgspec.structs.replace(alone.budgets[row.request_id], request_id=name)
+    return msgspec.structs.replace(view, rows=rows, budgets=budgets)
 
 
-def document_of(view: ServerView, promise: Promise | None = None) -> dict[str, Any]:
+def document_of(view: BoundedView, promise: Promise | None = None) -> dict[str, Any]:
     """The same from a view already read."""
-    budgets = view.budgets()
+    budgets = view.budgets
     features = features_of(view.rows, budgets, server_window(view))
     if promise is not None:
         features = judged(features, view.rows, promise)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -103,7 +104,14 @@ def on_record(run: Path | str) -> OnRecord:
     return OnRecord(phases=phases, boundaries=whole)
 
 
-def server_window(view: ServerView) -> ServerWindow | None:
+class Watched(Protocol):
+    """What a window of counters and gauges is read from."""
+
+    engines: dict[str, EngineReading]
+    gauges: tuple[dict[str, EngineReading], ...]
+
+
+def server_window(view: Watched) -> ServerWindow | None:
     """The window's counters and means, and the highest gauge of any scrape; None without a metrics page."""
     if not view.gauges:
         return None
