@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -94,4 +95,40 @@ def test_a_whole_number_is_never_rounded(verb: str, option: str, text: str, caps
     places = {"compare": ["a", "b"], "demo": [], "evidence": ["f"], "import": ["f"]}.get(verb, ["somewhere"])
     assert run([verb, *places, option, text]) == 2
     told = capsys.readouterr()
-    assert told.out == "" and len(told.err.splitlines()) == 1 and option in told.err and "whole number" in told.err
+    assert (
+        told.out == ""
+        and len(told.err.splitlines()) == 1
+        and option in told.err
+        and ("number" in told.err or "empty" in told.err)
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["bench", ""], ["bench", "http://x", "--output", ""], ["bench", "http://x", "--rate="], ["trace", "f", "--columns", ""],
+        ["report", "r", "--html", ""], ["compare", "", "b"],
+    ],
+)  # fmt: skip
+def test_an_empty_word_is_a_variable_that_was_not_set(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and "is empty" in told.err
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "", "٣", "half", "-1"])
+@pytest.mark.parametrize(
+    ("verb", "option"), [("evidence", "--seconds"), ("bench", "--temperature"), ("bench", "--top-p")]
+)
+def test_a_number_is_finite_and_within_its_range(
+    verb: str, option: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([verb, "http://127.0.0.1:1", option, text]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and option in told.err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["contract", "new", "--output", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == f"phasemeter: {tmp_path}: Is a directory\n"

@@ -6,6 +6,7 @@ Lives here: the verbs as cyclopts takes them, a verb's help, a mistake in one li
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import cyclopts
@@ -43,10 +44,25 @@ def answer(words: list[str]) -> Any:
     if words[:1] and words[0] in VERBS and not {"--help", "-h"}.isdisjoint(words[1:]):
         print(page(words[0], verb_of(words[0])), end="")
         return 0
+    refuse_empty(words)
     try:
         return build_app(words[0] if words else None)(words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as mistake:
         raise UserError(" ".join(str(mistake).split())) from mistake
+
+
+def refuse_empty(words: list[str]) -> None:
+    """An empty word is a variable that was not set: it must not pass for a folder, a name or a number.
+
+    Raises UserError; `--api-key ""` alone is meant (no header is sent).
+    """
+    for before, word in pairwise(["", *words]):
+        option, unset = (
+            (word[:-1], True) if word.startswith("--") and word.endswith("=") else (before, not word.strip())
+        )
+        if unset and option != "--api-key":
+            name = option if option.startswith("-") else "an argument"
+            raise UserError(f'{name} "": is empty: give it a value or leave it out')
 
 
 def verb_of(name: str) -> Callable[..., object]:

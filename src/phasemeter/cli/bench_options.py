@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import NUMBER, WHOLE
 
 LOAD = Group("Load", sort_key=1)
 WORK = Group("Workload", sort_key=2)
@@ -123,8 +123,8 @@ class BenchOptions:
             help="ask the server to go on to max_tokens; default: where it takes that and prompts are generated",
         ),
     ] = None
-    temperature: Annotated[float | None, Parameter(group=WORK, help="sampling temperature")] = None
-    top_p: Annotated[float | None, Parameter(group=WORK, help="nucleus sampling")] = None
+    temperature: Annotated[float | None, NUMBER, Parameter(group=WORK, help="sampling temperature")] = None
+    top_p: Annotated[float | None, NUMBER, Parameter(group=WORK, help="nucleus sampling")] = None
     stop: Annotated[list[str] | None, Parameter(group=WORK, negative="", help="stop string (repeatable)")] = None
     n: Annotated[int, WHOLE, Parameter(group=WORK, help="choices per request")] = 1
     stream: Annotated[bool | None, Parameter(group=WORK, help="stream the answers (default)")] = None

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from phasemeter.cli.check import result_in, server_evidence
 from phasemeter.cli.import_ import as_document, read_foreign
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import whole
 from phasemeter.errors import UserError
 from phasemeter.lazy import load
 
@@ -24,7 +24,7 @@ def compare(
     *,
     varying: Annotated[list[str] | None, Parameter(negative="")] = None,
     metric: str | None = None,
-    seed: Annotated[int, WHOLE] = 0,
+    seed: Annotated[int, whole(0)] = 0,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     html: Path | None = None,
 ) -> int:

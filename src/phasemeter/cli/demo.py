@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.bench import beside
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import WHOLE
 
 
 def demo(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import WHOLE
 
 
 def emulate(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import cyclopts
 
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import number, whole
 from phasemeter.errors import UserError
 from phasemeter.lazy import load
 
@@ -18,9 +18,9 @@ from phasemeter.lazy import load
 def evidence(
     *files: Path,
     json_: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
-    seconds: float | None = None,
-    requests: Annotated[int | None, WHOLE] = None,
-    tokens: Annotated[int | None, WHOLE] = None,
+    seconds: Annotated[float | None, number(1e-9)] = None,
+    requests: Annotated[int | None, whole(0)] = None,
+    tokens: Annotated[int | None, whole(0)] = None,
     want: Annotated[tuple[str, ...], cyclopts.Parameter(negative="")] = (),
     model: str | None = None,
 ) -> int:

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from phasemeter.cli.numbers import whole
 from phasemeter.cli.tokenizer_option import tokenizer_at
-from phasemeter.cli.whole import WHOLE
 from phasemeter.lazy import load
 
 WIDEST_TEXT = 60
 
 
 def inspect(
-    target: str, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, WHOLE] = 200
+    target: str, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, whole(1)] = 200
 ) -> int:
     """Look into one exchange: its boundaries, chunks, tokens, gaps and warnings.
 

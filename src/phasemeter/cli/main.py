@@ -30,6 +30,11 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as trouble:
+        if trouble.filename is None:
+            raise
+        print(f"phasemeter: {trouble.filename}: {trouble.strerror}", file=sys.stderr)
+        return 2
     return answer if isinstance(answer, int) else 0
 
 

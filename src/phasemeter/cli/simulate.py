@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.contract import read_contract
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import WHOLE
 from phasemeter.errors import FileError
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
-from phasemeter.cli.whole import WHOLE
+from phasemeter.cli.numbers import NUMBER, WHOLE
 from phasemeter.errors import FileError, UserError
 from phasemeter.report.plain import plain
 from phasemeter.units import duration_s
@@ -25,7 +25,9 @@ def trace(
     /,
     *,
     slice: Annotated[str | None, Parameter(help="keep A:B: times like 60s:5min, or rows like 100:200")] = None,
-    rate_scale: Annotated[float, Parameter(help="play it this many times faster: gaps are divided by it")] = 1.0,
+    rate_scale: Annotated[
+        float, NUMBER, Parameter(help="play it this many times faster: gaps are divided by it")
+    ] = 1.0,
     sample: Annotated[
         str | None, Parameter(help='keep N rows, or a share like "10 %" (stamps kept, so the rate falls)')
     ] = None,
