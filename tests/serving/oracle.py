@@ -143,12 +143,14 @@ class Oracle:
             self.preempted = False
             work: Work = getattr(self, self.policy)()
             assert work, "nobody can run"
+            decoding = {life for life, _ in work if life.decodes}
             t = self.step(t, work)
             ended = [life for life in self.running if life.done]
             self.ended = bool(ended)
             if self.padded and len(ended) < len(self.running):
                 continue  # nobody leaves before the last one
-            for life in sorted(ended, key=coming_order.__getitem__):  # who came first lets go first
+            # of those who end together, who decoded lets go before whose prompt just ended, who came first before others
+            for life in sorted(ended, key=lambda life: (life not in decoding, coming_order[life])):
                 self.running.remove(life)
                 self.pool.leave(life)
                 done.append(life)

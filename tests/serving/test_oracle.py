@@ -7,14 +7,18 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phasemeter.serving.cluster import Split
 from phasemeter.serving.engine import Engine
 from phasemeter.serving.events import Finished
+from phasemeter.serving.hardware import Link
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
+from phasemeter.serving.step_shape import LinearStepTime
 from tests.serving.oracle import Lived, Oracle, lived
+from tests.serving.pool_oracle import Pools
 from tests.serving.workloads import requests, step_time
 
 NEVER = 1 << 60
@@ -31,10 +35,10 @@ def run(engine: Engine, asked: list[Request]) -> Lived:
     }
 
 
-def sharing(random: Random, asked: list[Request], size: int, *, answers: bool = True) -> list[Request]:
-    """The same requests with names: prompts of a family begin alike, and some go on from another one's prompt and answer.
+def sharing(random: Random, asked: list[Request], size: int) -> list[Request]:
+    """The same requests with names: prompts of a family begin alike, and some begin with part of another one's prompt.
 
-    `answers` False: from its prompt alone. (SGLang's tree learns an answer when it is over, ours block by block.)
+    (With an answer that is still being written nobody can begin: below.)
     """
     found: list[Request] = []
     common = [random.randrange(0, 120) for _ in range(3)]
@@ -45,7 +49,7 @@ def sharing(random: Random, asked: list[Request], size: int, *, answers: bool = 
         names = [hash((family, i)) for i in range(alike)]
         if found and random.random() < 0.3:
             other = random.choice(found)
-            said = other.block_hashes[: None if answers else other.prompt_tokens // size]
+            said = other.block_hashes[: other.prompt_tokens // size]
             names = list(said[: random.randrange(1 + min(len(said), request.prompt_tokens // size))])
         names += [hash((number, "own", i)) for i in range(len(names), whole)]
         cap = random.choice([None, request.output_tokens, request.output_tokens + 30])
@@ -82,7 +86,7 @@ def test_sglang_lives_what_token_by_token_lives(seed: int, named: bool) -> None:
     size, longest = random.choice([4, 16]), random.choice([40, 120, 300])
     blocks = -(-longest // size) * random.choice([1, 2, 4]) + random.randrange(8) + 1
     limits, model = Limits(max_num_seqs=random.choice([1, 3, 8, 40])), step_time(random)
-    asked = sharing(random, requests(random, random.randrange(1, 30), longest), size, answers=False)
+    asked = sharing(random, requests(random, random.randrange(1, 30), longest), size)
     chunk = random.choice([30, 100, 8192])
     oracle = Oracle("sglang", blocks, size, model, limits, chunk=chunk, named=named)
     kv = PagedKv(blocks, size, prefix_caching=named) if named else CountedKv(blocks, size)
@@ -100,7 +104,56 @@ def test_prefixes_are_found_and_forgotten_as_block_by_block(seed: int) -> None:
     )
     threshold = random.choice([None, random.randrange(1, 60)])
     model, asked = step_time(random), requests(random, random.randrange(1, 30), longest)
-    asked = sharing(random, asked, size, answers=threshold is None)
+    asked = sharing(random, asked, size)
     oracle = Oracle("vllm_v1", blocks - 1, size, model, limits, threshold=threshold or 0, named=True)
     engine = Engine(POLICIES["vllm_v1"](long_prefill_threshold=threshold), PagedKv(blocks, size), model, limits)
     assert run(engine, asked) == lived(oracle.run(asked))
+
+
+@settings(max_examples=300, deadline=None)
+@given(SEEDS)
+def test_pools_live_what_token_by_token_lives(seed: int) -> None:
+    """Durations are whole nanoseconds, and long: what passes between engines is not rounded, and no two instants fall together."""
+    random = Random(seed)
+    size, longest = random.choice([4, 16]), random.choice([40, 120, 300])
+    blocks = tuple(-(-longest // size) * random.choice([1, 2, 4]) + random.randrange(8) + 2 for _ in range(2))
+    model = LinearStepTime(
+        fixed=random.randrange(10**6, 10**7) << 10, per_decode=random.randrange(10**5) << 10,
+        per_context=random.randrange(10**4) << 10, per_new_token=random.randrange(10**5) << 10,
+        per_swapped_block=random.randrange(10**5) << 10,
+    )  # fmt: skip
+    limits = Limits(max_num_seqs=random.choice([1, 3, 40]), max_num_batched_tokens=random.choice([50, 500]))
+    asked, pace, t = [], random.choice([0, 10**6, 10**7, 10**8]), 0
+    for number in range(random.randrange(1, 30)):
+        t += random.randrange(pace + 1)
+        prompt = random.randrange(1, longest)
+        output = random.randrange(1, longest - prompt + 1)
+        asked.append(Request(request_id=f"r{number}", prompt_tokens=prompt, output_tokens=output, arrival_ns=t))
+    token_ns = random.choice([0, 1003, 100_003, 1_000_003])
+    lives = Pools((blocks[0], blocks[1]), size, model, limits, token_ns).run(asked)
+    prefill, decode = (
+        Engine(POLICIES[f"distserve_{role}"](), CountedKv(many, size), model, limits)
+        for role, many in zip(("prefill", "decode"), blocks, strict=True)
+    )
+    split = Split([prefill], [decode], Link(latency_s=0.0, bytes_per_s=1e9), token_ns, 1)
+    events = []
+    for request in asked:
+        events += split.advance(request.arrival_ns - 1)
+        split.submit(request.arrival_ns, request)
+    while (due := split.due_ns()) is not None:
+        events += split.advance(due)
+    truths = [e.truth for e in events if isinstance(e, Finished)]
+    found = {t.request_id: (t.prefill_start_ns, t.first_token_ns, t.finish_ns, t.preemptions, 0) for t in truths}
+    assert found == lived(lives)
+    assert prefill.state.kv.free == blocks[0] and decode.state.kv.free == blocks[1]
+
+
+def test_the_next_turn_finds_what_was_said_and_answered() -> None:
+    """After its k-th token a sequence holds KV for prompt + k − 1 tokens: an answer's last token is not in the cache."""
+    names = tuple(range(100, 130))
+    model, limits = step_time(Random(1)), Limits()
+    first = Request(request_id="a", prompt_tokens=20, output_tokens=13, arrival_ns=0, block_hashes=names[:8])
+    longer = Request(request_id="b", prompt_tokens=40, output_tokens=5, arrival_ns=10**9, block_hashes=names[:11])
+    for policy in ("vllm_v1", "sglang"):
+        found = run(Engine(POLICIES[policy](), PagedKv(64, 4), model, limits), [first, longer])
+        assert found["b"][4] == 32  # 20 + 13 - 1, in blocks of 4

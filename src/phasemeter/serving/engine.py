@@ -225,7 +225,7 @@ class Engine(StepEnds):
         hurried = False
         if state.moved or (chunks and not self.requests_only):
             hurried = self._note_moves(t, chunks)
-        if chunks or state._swapped_blocks:
+        if chunks or (state._swapped_blocks and state.decodes.count):
             self._run_mixed(t, horizon, chunks, decode)
         elif state.decodes.count:
             if not self._decode(t, horizon, self._inbox[0][0] if self._inbox else NEVER, once=hurried):
