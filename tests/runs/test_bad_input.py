@@ -33,6 +33,8 @@ def refused(ran: Ran, *words: str) -> None:
         (["--concurrency", "0"], "concurrency 0"),
         (["--rate", "1,2", "--concurrency", "1,2"], "sweep"),
         (["--rate", "1,,2"], "empty member"),
+        (["--rate", "10,10.0"], "twice"),
+        (["--rate", "1/s,60/min"], "twice"),
         (["--requests", "0"], "requests"),
         (["--duration", "60 parsecs"], "parsecs"),
         (["--input-tokens", "gauss:1:2"], "--input-tokens"),

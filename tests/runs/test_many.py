@@ -84,6 +84,7 @@ def test_points_are_rates_times_repetitions_by_name() -> None:
     named = [name for name, _ in points(Asked(rate="1/s, inf", repeat=2))]
     assert named == ["rate-1-repeat-1", "rate-1-repeat-2", "rate-inf-repeat-1", "rate-inf-repeat-2"]
     assert points(Asked())[0][0] == ""
+    assert [name for name, _ in points(Asked(rate="2/s,2/min"))] == ["rate-2", "rate-2min"]
 
 
 @pytest.mark.parametrize("asked", [Asked(rate="1,1"), Asked(rate="1,"), Asked(rate="1,zero"), Asked(concurrency="1,0")])

@@ -72,17 +72,20 @@ def _members(text: str | None, what: str, check: Any) -> list[str]:
     if text is None:
         return []
     members = [part.strip() for part in text.split(",")]
+    values = set()
     for member in members:
         if not member:
             raise UserError(f"--{what} {text}: a list holds an empty member: write it like 1,2,4")
-        check(member)
-    if len(set(members)) < len(members):
+        values.add(check(member))
+    if len(values) < len(members):  # however it is written: 60/min is 1/s
         raise UserError(f"--{what} {text}: a member stands there twice: use --repeat to measure it again")
     return members
 
 
 def _plain(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._" else "" for letter in text.split("/")[0])
+    """Fit for a folder's name: `4/s` is 4, `4/min` is 4min."""
+    number, _, unit = text.partition("/")
+    return "".join(letter for letter in number + unit.strip().removesuffix("s") if letter.isalnum() or letter in "._")
 
 
 def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
