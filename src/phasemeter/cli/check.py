@@ -83,7 +83,7 @@ def words(document: dict[str, Any]) -> list[str]:
     return [
         *table(document["lines"]),
         *(f"warning: {warning}" for warning in document["warnings"]),
-        document["verdict"],
+        f"the contract is {document['verdict']}",
     ]
 
 
@@ -199,7 +199,8 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     for line in sorted(lines, key=lambda line: order[line["verdict"]]):
         unit, (low, high) = line["unit"], line["ci95"]
         interval = "" if low is None and high is None else f"{shown(low, unit)} … {shown(high, unit)}"
-        promised = "" if line["limit"] is None else f"{line['comparison']} {shown(line['limit'], unit)}"
+        sign = "declared" if line["path"].startswith("workload.") else line["comparison"]
+        promised = "" if line["limit"] is None else f"{sign} {shown(line['limit'], unit)}"
         rows.append(
             (line["verdict"], line["path"], promised, shown(line["value"], unit), interval, str(line["n"]), why(line))
         )
