@@ -103,7 +103,7 @@ class _Server(ThreadingHTTPServer):
 def address_of(listen: str, shown: str) -> tuple[str, int]:
     """(host, port) of ":4318", "127.0.0.1:4318" or "4318"; no host means 127.0.0.1. Raises UserError for what is none."""
     host, _, port = listen.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UserError(f"--otlp-listen {shown}: write HOST:PORT or :PORT, like :4318 (gRPC: grpc://:4317)")
     return host.strip("[]") or "127.0.0.1", int(port)
 

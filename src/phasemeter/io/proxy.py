@@ -53,7 +53,8 @@ def parsed(url: str) -> Proxy:
         port = parts.port
     except ValueError as wrong:
         raise UserError(f"--proxy: {wrong}: write it like http://proxy:3128") from wrong
-    if parts.scheme != "http" or not parts.hostname:
+    bare = "://" not in url and port is None  # a word alone is more likely a slip than a host's name
+    if parts.scheme != "http" or not parts.hostname or bare or any(c.isspace() for c in url) or parts.path.strip("/"):
         raise UserError("--proxy: only http proxies are spoken to: write it like http://proxy:3128")
     secret = None
     if parts.username is not None:

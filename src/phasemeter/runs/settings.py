@@ -237,7 +237,7 @@ def _warmup(text: str | None, arrivals: Arrivals, concurrency: int | None) -> tu
     """(requests, seconds). By default each slot of a closed loop sends one, an open loop two."""
     if text is None:
         return (concurrency or 1) if arrivals.kind == "closed" else 2, None
-    if text.strip().isdigit():
+    if text.isascii() and text.strip().isdigit():
         return int(text), None
     seconds = told("warmup", text, units.duration_s)
     if arrivals.kind in {"closed", "trace", "inf"}:

@@ -82,8 +82,8 @@ def parse_concurrency(text: str | int | None) -> int | None:
     if text is None or (isinstance(text, str) and text.strip().lower() in {"unlimited", "none"}):
         return None
     try:
-        value = int(str(text).strip().replace("_", ""))
-    except ValueError:
+        value = int(str(text).strip().replace("_", "").encode("ascii"))
+    except ValueError:  # UnicodeEncodeError is one
         raise UserError(f'concurrency {text!r}: write a whole number, or "unlimited"') from None
     if value < 1:
         raise UserError(f'concurrency {value}: has to be 1 or more ("unlimited" is the spelling of no limit)')
@@ -125,7 +125,7 @@ def parse_prefix(text: str | None) -> tuple[int, int]:
     if text is None:
         return 0, 0
     groups, _, tokens = text.partition(":")
-    if not (groups.isdigit() and tokens.isdigit() and int(groups) >= 1 and int(tokens) >= 1):
+    if not (text.isascii() and groups.isdigit() and tokens.isdigit() and int(groups) >= 1 and int(tokens) >= 1):
         raise UserError(f"prefix {text!r}: write GROUPS:TOKENS, like 4:512")
     return int(groups), int(tokens)
 
