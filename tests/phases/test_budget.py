@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from phasemeter.errors import Undefined
@@ -157,6 +160,25 @@ def test_a_stall_is_a_gap_over_five_times_the_median() -> None:
     assert stalled_gaps([10, 10, 10, 50]) == []
     assert stalled_gaps([10, 10, 10, 51]) == [51]
     assert stalled_gaps([0, 0, 0, 51]) == [] and stalled_gaps([1, 900]) == []
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.integers(0, 30), st.integers(0, 10**9)), max_size=12), min_size=1, max_size=2),
+    st.integers(-5, 10**9),
+)
+def test_stalls_are_those_of_all_choices_events_in_one_line(choices: list[list[int]], begins: int) -> None:
+    events = sorted(at for one in choices for at in one)
+    assume(events)
+    row = RequestRow(
+        request_id="x", outcome="ok", due_ns=0, send_start_ns=0, first_token_ns=events[0], last_token_ns=events[-1],
+        first_output_ns=begins, stream_end_ns=events[-1], choices=tuple(ChoiceTimes(times_ns=tuple(sorted(one))) for one in choices),
+    )  # fmt: skip
+    start = min(max(begins, events[0]), events[-1])
+    line = sorted({start, *(at for at in events if at >= start)})
+    gaps = [later - earlier for earlier, later in itertools.pairwise(line)]
+    long = [gap for gap in gaps if len(gaps) > 2 and gap > 5 * statistics.median(gaps)]
+    segments = budget_of(row).segments
+    assert (segments["stalls"], segments["decode"]) == (sum(long), events[-1] - start - sum(long))
 
 
 def test_a_request_that_never_ended_has_no_budget() -> None:

@@ -6,6 +6,7 @@ Lives here: the choice (order statistics, batch means, bootstrap by request) and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,44 +86,79 @@ def quantile_of(ordered: Floats, q: float) -> float:
 def bootstrap_by_request(values: Floats, owners: Ints, ordered: Floats) -> dict[str, Bounds]:
     """95 % intervals of all PERCENTILES from resampling whole requests (or blocks of them), by counts at cut points.
 
-    A resample's quantile is where its weighted count passes q. Counting each group's gaps below a few hundred cut points
-    once makes a resample a small matrix product, so that the cost doesn't grow with gaps × resamples.
+    A resample's quantile is where its weighted count passes q. Each group's gaps below a few hundred cut points are counted
+    once, then a resample looks at a handful of them, so that the cost doesn't grow with gaps × resamples.
     """
-    requests, group = np.unique(owners, return_inverse=True)
-    groups = len(requests)
-    if groups < MIN_GROUPS:
+    if (owners[1:] < owners[:-1]).any():
+        order = np.argsort(owners, kind="stable")
+        values, owners = values[order], owners[order]
+    starts = _starts(owners)
+    if len(starts) < MIN_GROUPS:
         return dict.fromkeys(PERCENTILES, (None, None))
-    if groups > MAX_GROUPS:
-        group = group * MAX_GROUPS // groups
-        groups = MAX_GROUPS
-    sizes = np.bincount(group, minlength=groups).astype(np.float64)
-    picks = np.random.default_rng(1).multinomial(groups, np.full(groups, 1 / groups), size=RESAMPLES).astype(np.float64)
-    totals = picks @ sizes
+    if len(starts) > MAX_GROUPS:
+        starts = starts[_starts(np.arange(len(starts)) * MAX_GROUPS // len(starts))]
+    sizes = np.diff(starts, append=len(values)).astype(np.float64)
+    picks = _picks(len(starts))
+    totals = np.einsum("rg,g->r", picks, sizes)
     intervals: dict[str, Bounds] = {}
     for name, q in PERCENTILES.items():
-        cuts = _cut_points(values, group, sizes, ordered, q)
-        bins = np.searchsorted(cuts, values, side="left")
-        table = np.bincount(group * (len(cuts) + 1) + bins, minlength=groups * (len(cuts) + 1))
-        below = np.cumsum(table.reshape(groups, len(cuts) + 1)[:, :-1], axis=1).astype(np.float64)
-        passed = (picks @ below) >= (q * totals)[:, None] - 1e-9
-        found = passed.any(axis=1)
-        if not found.all():  # the quantile of some resample lies beyond all cuts: the data can't bound it
+        cuts = _cut_points(values, starts, sizes, ordered, q)
+        first = _first_passed(picks, _below(values, starts, cuts), q * totals - 1e-9)
+        if first.max() == len(cuts):  # the quantile of some resample lies beyond all cuts: the data can't bound it
             intervals[name] = None, None
             continue
-        at = cuts[passed.argmax(axis=1)]
+        at = cuts[first]
         low, high = np.quantile(at, [0.025, 0.975])
         intervals[name] = float(low), float(high)
     return intervals
 
 
-def _cut_points(values: Floats, group: Ints, sizes: Floats, ordered: Floats, q: float) -> Floats:
+def _starts(numbers: Ints | Floats) -> Ints:
+    """Where each run of equal numbers begins."""
+    return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])[: len(numbers)]
+
+
+@lru_cache(maxsize=2)
+def _picks(groups: int) -> Floats:
+    """How often each resample takes each group. The same for every metric of so many groups: drawing costs as much as using."""
+    even = np.full(groups, 1 / groups)
+    return np.random.default_rng(1).multinomial(groups, even, size=RESAMPLES).astype(np.float64)
+
+
+def _below(values: Floats, starts: Ints, cuts: Floats) -> Floats:
+    """A row a cut: how many of each group's values lie at or below it. Only those between the first and the last need a search."""
+    groups, under = len(starts), values <= cuts[0]
+    inside = np.flatnonzero((values <= cuts[-1]) & ~under)
+    group = np.searchsorted(starts, inside, side="right") - 1
+    at = np.searchsorted(cuts, values[inside], side="left") * groups + group
+    table = np.bincount(at, minlength=len(cuts) * groups).reshape(len(cuts), groups)
+    table[0] += np.add.reduceat(under, starts, dtype=np.int64)
+    return np.cumsum(table, axis=0).astype(np.float64)
+
+
+def _first_passed(picks: Floats, below: Floats, targets: Floats) -> Ints:
+    """For each resample the first cut at which its count reaches its target, by halving; the number of cuts where none does.
+
+    No product of the two matrices: BLAS would wake a thread on every core for it, and those spin on for longer than it takes.
+    """
+    low = np.zeros(len(picks), dtype=np.int64)
+    high = np.full(len(picks), len(below))
+    while (low < high).any():
+        middle = np.minimum((low + high) // 2, len(below) - 1)
+        passed = np.einsum("rg,rg->r", picks, below[middle]) >= targets
+        low, high = np.where(passed, low, middle + 1), np.where(passed, middle, high)
+    return low
+
+
+def _cut_points(values: Floats, starts: Ints, sizes: Floats, ordered: Floats, q: float) -> Floats:
     """Sample values at 128 ranks within six standard errors of q, the error taken between groups."""
-    inside = np.bincount(group, weights=values <= quantile_of(ordered, q), minlength=len(sizes))
+    inside = np.add.reduceat(values <= quantile_of(ordered, q), starts, dtype=np.int64)
     residual = inside - q * sizes
     error = float((residual**2).sum()) ** 0.5 / float(sizes.sum())
     reach = 6 * max(error, 1 / len(ordered))
     ranks = np.linspace(max(q - reach, 0.0), min(q + reach, 1.0), 128) * (len(ordered) - 1)
-    return np.unique(ordered[np.ceil(ranks).astype(np.int64)])
+    cuts = ordered[np.ceil(ranks).astype(np.int64)]
+    return cuts[_starts(cuts)]
 
 
 def _floats(bounds: Bounds) -> Bounds:

@@ -158,7 +158,10 @@ class Summary:
                 self._excluded[name]["sampled_out"] += self.timeline.let_go
         values, owners, kinds = self.timeline.gap_columns()
         found = {"inter_chunk": self._of_gaps("inter_chunk", values, owners)}
-        whole = ~np.isin(owners, np.unique(owners[kinds != ONE_EACH]))  # n > 1: every choice has to be known
+        others = np.unique(owners[kinds != ONE_EACH])
+        whole = (
+            ~np.isin(owners, others) if len(others) else np.ones(len(owners), dtype=bool)
+        )  # every choice must be known
         if whole.all():
             found["itl"] = msgspec.structs.replace(
                 found["inter_chunk"], definition=HOUSE["itl"].line(), excluded=dict(self._excluded["itl"])

@@ -8,11 +8,10 @@ into the client's wait, and what they leave over is a lump of its own. It may be
 from __future__ import annotations
 
 import math
-import statistics
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -190,21 +189,25 @@ def _output(row: RequestRow, segments: dict[str, int], warnings: list[str]) -> N
     start = row.first_output_ns if row.first_output_ns is not None else last
     start = min(max(start, first), last)
     segments["reasoning"] += start - first
-    times = sorted({at for choice in row.choices for at in choice.times_ns if start <= at <= last} | {start, last})
-    gaps = [b - a for a, b in pairwise(times)]
-    stalled = sum(stalled_gaps(gaps))
+    seen = np.array([start, last, *chain.from_iterable(choice.times_ns for choice in row.choices)], dtype=np.int64)
+    times = np.sort(seen[(seen >= start) & (seen <= last)])
+    gaps = times[1:] - times[:-1]
+    stalled = sum(stalled_gaps(gaps[gaps > 0]))  # events of one instant are one
     segments["stalls"] += stalled
     segments["decode"] += last - start - stalled
     if any(gap < 0 for gap in (start - first, last - start)):
         warnings.append("order: the output's boundaries are not in order")
 
 
-def stalled_gaps(gaps: Sequence[int]) -> list[int]:
+def stalled_gaps(gaps: Sequence[int] | NDArray[np.int64]) -> list[int]:
     """The gaps over 5 times the median gap. Fewer than 3 gaps have no cadence to stall from."""
     if len(gaps) < 3:
         return []
-    limit = STALL_FACTOR * statistics.median(gaps)
-    return [gap for gap in gaps if gap > limit] if limit > 0 else []
+    ordered = np.sort(np.asarray(gaps, dtype=np.int64))
+    middle = len(ordered) // 2
+    limit = STALL_FACTOR * (ordered[middle] + ordered[-middle - 1]) / 2
+    found: list[int] = ordered[ordered > limit].tolist() if limit > 0 else []
+    return found
 
 
 def metric_ns(budget: Budget, metric: str) -> int:
