@@ -60,7 +60,7 @@ def healthy(rng: random.Random) -> Iterator[Scenario]:
 def queueing(rng: random.Random) -> Iterator[Scenario]:
     inputs, outputs = span(rng, 150, 400), span(rng, 150, 250)
     also = frozenset({"decode_batch_growth", "prefill_decode_interference", "decode_compute"})
-    pace = {"opt-13b": 0.02, "llama-3.1-8b": 0.008, "qwen2.5-32b": 0.035, "yi-34b": 0.045}
+    pace = {"opt-13b": 0.02, "llama-3.1-8b": 0.008, "qwen2.5-32b": 0.026, "yi-34b": 0.043}
     for model, hardware, seats, policy in (
         ("opt-13b", "A100-80G", 8, "vllm_v0"),
         ("llama-3.1-8b", "H100", 6, "sarathi"),

@@ -156,9 +156,14 @@ def _batch_growth(f: Features) -> Cause | None:
     output = _impact(f, "decode", "stalls")
     growth, share = f.growth, f.growth_share or 0.0
     crowded = f.clean_gap_s is not None and f.alone_tpot_s is not None and f.clean_gap_s > 1.3 * f.alone_tpot_s
-    if f.alone_tpot_s and f.tpot_p50_s and (growth is None or crowded):
-        growth = f.tpot_p50_s / f.alone_tpot_s
-        share = max(share, max(0.0, 1 - 1 / growth) - (f.interference_share or 0.0))
+    if f.alone_tpot_s and f.tpot_p50_s:
+        # against a single request, less what others' prefills took, which are counted apart
+        from_alone = (
+            f.tpot_p50_s / f.alone_tpot_s * (1.0 if growth is None or crowded else 1 - (f.interference_share or 0.0))
+        )
+        if growth is None or crowded or from_alone > growth:
+            growth = from_alone
+            share = max(share, max(0.0, 1 - 1 / growth) - (f.interference_share or 0.0))
     if growth is None or growth < 1.35 or share * output < 0.12:
         return None
     words = f"gaps without a prefill in them are {growth:.1f} times as long with many running as with few or one"
@@ -177,7 +182,7 @@ def _decode_compute(f: Features) -> Cause | None:
         return None
     known = "alone" if f.alone_tpot_s is not None else "with the fewest running"
     words = f"output is {output:.0%} of the time, and its pace is slow {known} ({as_time(pace)} a token) as under load"
-    unmixed = f.alone_tpot_s is not None or f.growth is not None or (f.most_in_flight or 2.0) <= 1
+    unmixed = f.alone_tpot_s is not None or f.growth is not None or (f.most_in_flight or 3.0) <= 2
     strength: Strength = "likely" if unmixed else "weak"
     return Cause(
         cause="decode_compute",
