@@ -24,6 +24,7 @@ from phasemeter.workload.plan import (
     plan,
     share_of,
 )
+from phasemeter.workload.think_time import ThinkTime
 
 
 def spec(**fields: object) -> WorkloadSpec:
@@ -150,7 +151,7 @@ def test_only_the_first_turn_of_a_conversation_is_scheduled() -> None:
 
 
 def test_think_time_stands_in_the_plan_of_a_closed_loop() -> None:
-    requests = list(plan(spec(arrivals=Arrivals(kind="closed", think_s=0.5), concurrency=2)))
+    requests = list(plan(spec(arrivals=Arrivals(kind="closed", think=ThinkTime(a_s=0.5)), concurrency=2)))
     assert {r.think_ns for r in requests} == {500_000_000}
 
 

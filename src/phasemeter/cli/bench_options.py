@@ -45,7 +45,12 @@ class BenchOptions:
         ),
     ] = None
     think_time: Annotated[
-        Text, Parameter(group=LOAD, help='closed loop: pause before a slot sends again, like "500 ms"')
+        Text,
+        Parameter(
+            group=LOAD,
+            help='closed loop: pause before a slot sends again (with --turns: before a next turn), like "500 ms",'
+            " exponential:2s, uniform:1s:3s or lognormal:2s:10s",
+        ),
     ] = None
     trace: Annotated[
         Text, Parameter(group=LOAD, help="replay a request trace (Azure, BurstGPT, Mooncake, CSV, JSONL)")

@@ -31,8 +31,10 @@ def refuse(asked: Asked) -> None:
         for each in OF_A_TRACE:
             if getattr(asked, each):
                 raise UserError(f"{_option(each)}: only a replayed trace has that: give --trace too")
-    if asked.think_time is not None and asked.rate is not None:
-        raise UserError("--think-time: a closed loop has that: give --concurrency without --rate")
+    if asked.think_time is not None and asked.rate is not None and asked.turns is None:
+        raise UserError(
+            "--think-time: a closed loop has that, or the turns of conversations: leave out --rate, or give --turns"
+        )
     if not 1 <= asked.processes <= MOST_PROCESSES:
         raise UserError(f"--processes {asked.processes}: has to be 1 or more, up to {MOST_PROCESSES}")
     if abs(asked.seed) > MOST_SEED:

@@ -35,6 +35,7 @@ from phasemeter.workload.plan import (
     parse_models,
     parse_prefix,
 )
+from phasemeter.workload.think_time import ThinkTime, parse_think_time
 
 Read = TypeVar("Read")
 DEFAULT_REQUESTS, DEFAULT_INPUT, DEFAULT_OUTPUT = 100, "256", "64"
@@ -176,8 +177,11 @@ def _arrivals(asked: Asked, declared: Any, replayed: bool) -> Arrivals:
         )
     if asked.concurrency is None and declared is not None:
         return arrivals_of_contract(declared)
-    think_s = told("think-time", asked.think_time, units.duration_s) if asked.think_time else 0.0
-    return Arrivals(kind="closed", think_s=think_s)
+    return Arrivals(kind="closed")
+
+
+def _think(asked: Asked) -> ThinkTime | None:
+    return told("think-time", asked.think_time, parse_think_time) if asked.think_time else None
 
 
 def _lengths(asked: str | None, declared: Any, where: str, default: str | None) -> Lengths | None:
@@ -194,7 +198,9 @@ def _lengths(asked: str | None, declared: Any, where: str, default: str | None) 
 def _spec(asked: Asked, contract: Any, api: str, replayed: bool) -> WorkloadSpec:
     workload = contract.workload if contract else None
     declared = workload.arrivals if workload else None
-    arrivals = _arrivals(asked, declared, replayed)
+    arrivals, think = _arrivals(asked, declared, replayed), _think(asked)
+    if think is not None:  # also over the contract's
+        arrivals = msgspec.structs.replace(arrivals, think=think)
     concurrency = parse_concurrency(asked.concurrency)
     if concurrency is None and arrivals.kind == "closed":
         concurrency = declared.get("concurrency", 1) if isinstance(declared, dict) else 1

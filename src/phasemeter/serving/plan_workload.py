@@ -17,6 +17,7 @@ from phasemeter.units import count, duration_s
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract
 from phasemeter.workload.lengths import Lengths, lengths_of_contract
 from phasemeter.workload.plan import TraceRow, WorkloadClass
+from phasemeter.workload.think_time import parse_think_time
 from phasemeter.workload.traces import TraceOptions, load_trace
 
 Read = Callable[[str], Iterable[str]]  # a file's lines by its name in the plan
@@ -141,7 +142,7 @@ def demand(spec: WorkloadSpec, rows: tuple[TraceRow, ...] | None, *, block_size:
     if prefix is not None and (prefix.tokens < 1 or prefix.groups < 1):
         raise UserError("`workload.shared_prefix`: tokens and groups have to be 1 or more")
     if spec.think_time is not None:
-        arrivals = msgspec.structs.replace(arrivals, think_s=at("workload.think_time", duration_s, spec.think_time))
+        arrivals = msgspec.structs.replace(arrivals, think=at("workload.think_time", parse_think_time, spec.think_time))
     duration = at("workload.duration", duration_s, spec.duration) if spec.duration is not None else None
     if duration is not None and duration <= 0:
         raise UserError(f"`workload.duration`: {spec.duration} has to be longer than 0")

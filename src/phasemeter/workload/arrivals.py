@@ -18,6 +18,7 @@ import msgspec
 from phasemeter.errors import UserError
 from phasemeter.units import count, duration_s, rate_per_s
 from phasemeter.workload.streams import Stream
+from phasemeter.workload.think_time import ThinkTime, sample_ns, think_time_of_contract
 
 KINDS = ("poisson", "constant", "gamma", "burst", "ramp", "steps", "inf", "closed", "trace")
 
@@ -38,8 +39,9 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ramp_s: float | None = None
     steps: tuple[tuple[float, float], ...] = ()
     smooth: bool = False  # ramp and steps: evenly spaced at the changing rate, not Poisson
-    think_s: float = 0.0  # closed loop: pause of a slot before it sends again
-    think_exponential: bool = False
+    think: ThinkTime = (
+        ThinkTime()
+    )  # closed loop: pause of a slot before it sends again; else: before a conversation's next turn
     rate_scale: float = 1.0  # trace: gaps are divided by it
     max_idle_s: float | None = None  # trace: a longer gap becomes this long
     notes: tuple[str, ...] = ()
@@ -51,7 +53,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def words(self) -> str:
         """The pattern in a few words, for the manifest and the person."""
         rate = f"{self.rate_per_s:g}/s" if self.rate_per_s else ""
-        return {
+        think = f", think time {self.think.words()}" if self.think.words() else ""
+        pattern = {
             "poisson": f"poisson {rate}",
             "constant": f"constant {rate}",
             "gamma": f"gamma {rate}, CV {self.cv}",
@@ -59,9 +62,10 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "ramp": f"ramp from {self.ramp_from_per_s or 0:g}/s to {self.ramp_to_per_s or 0:g}/s",
             "steps": "steps " + ", ".join(f"{r:g}/s for {s:g} s" for r, s in self.steps),
             "inf": "all at once (rate inf)",
-            "closed": "closed loop" + (f", think time {self.think_s:g} s" if self.think_s else ""),
+            "closed": "closed loop",
             "trace": "trace" + (f", {self.rate_scale:g} times as fast" if self.rate_scale != 1.0 else ""),
         }[self.kind]
+        return pattern + think
 
 
 def cv_of_burstiness(burstiness: float) -> float:
@@ -181,7 +185,7 @@ def _of_contract(kind: str, given: Any) -> Arrivals:
     fields = dict(given) if isinstance(given, Mapping) else {"": given}
     if kind in {"concurrency", "closed"}:
         think = fields.get("think_time")
-        return Arrivals(kind="closed", think_s=duration_s(think) if think is not None else 0.0)
+        return Arrivals(kind="closed", think=ThinkTime() if think is None else think_time_of_contract(think))
     if kind == "gamma" and {"rate"} < set(fields) <= {"rate", "cv", "burstiness"} and len(fields) == 2:
         name = "gamma" if "cv" in fields else "burstiness"
         return parse_arrivals(f"{name}:{fields.get('cv', fields.get('burstiness'))}", fields["rate"])
@@ -292,8 +296,7 @@ def span_of_requests_s(arrivals: Arrivals, requests: int) -> float | None:
 
 def think_ns(arrivals: Arrivals, seed: int, index: int) -> int:
     """How long a slot pauses before request `index`."""
-    scale = Stream(seed, "think", index).exponential() if arrivals.think_exponential else 1.0
-    return round(arrivals.think_s * scale * 1e9)
+    return sample_ns(arrivals.think, Stream(seed, "think", index))
 
 
 def scaled_ns(offset_ns: int, rate_scale: float) -> int:
