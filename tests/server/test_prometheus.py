@@ -128,6 +128,16 @@ def test_a_histogram_of_zeros_is_implausible_but_a_queue_may_be_empty() -> None:
     assert (found["queue"].status, found["queue"].mean) == ("present", 0)
 
 
+def test_what_rounding_leaves_of_zeros_is_no_time_either() -> None:
+    found = read(page(hist("vllm:time_to_first_token_seconds", {0.001: 150, INF: 150}, 0.00012))).readings["ttft"]
+    assert found.status == "implausible" and found.mean is None
+
+
+def test_a_rate_since_the_last_log_line_is_shown_and_never_used() -> None:
+    found = read(page("vllm:avg_generation_throughput_toks_per_s 60\n")).readings["generated_tokens_per_s"]
+    assert (found.status, found.value) == ("server_reported_only", 60)
+
+
 def test_a_gauge_that_changed_meaning_is_shown_and_never_used() -> None:
     text = "llamacpp:tokens_predicted_total {}\nllamacpp:tokens_predicted_seconds_total {}\nllamacpp:predicted_tokens_seconds {}\n"
     found = read(page(text.format(4000, 50, 80)), page(text.format(9000, 150, 60)), engine="llamacpp").readings

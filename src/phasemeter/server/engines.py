@@ -98,6 +98,7 @@ def _like_vllm(prefix: str, wall: ClockDomain, mono: ClockDomain) -> tuple[Row, 
     )
 
 
+_LOGGED = "since the engine's last line in its log (V0): shown, never used; counters give the window's"
 VLLM = (
     *_like_vllm("vllm", WALL, MONO),
     _phase(
@@ -119,6 +120,8 @@ VLLM = (
         "kv_cache_usage", "vllm_kv_cache_usage_perc vllm_gpu_cache_usage_perc", "share of KV blocks in use, 0 to 1",
         "share_gauge", "share",
     ),
+    _state("prompt_tokens_per_s", "vllm_avg_prompt_throughput_toks_per_s", _LOGGED, "refused_gauge", "token/s"),
+    _state("generated_tokens_per_s", "vllm_avg_generation_throughput_toks_per_s", _LOGGED, "refused_gauge", "token/s"),
     _count("requests_finished", "vllm_request_success_total", "finished requests, any reason"),
     _count("prompt_tokens", "vllm_prompt_tokens_total", "prompt tokens processed", "token"),
     _count("generated_tokens", "vllm_generation_tokens_total", "tokens generated", "token"),

@@ -20,7 +20,7 @@ from phasemeter.server.histograms import Histogram, Rejected, mean, sum_range, t
 from phasemeter.server.shards import repeated
 
 Status = Literal["present", "absent", "empty", "rejected", "implausible", "server_reported_only"]
-MEANT_ZERO_S = 1e-9
+MEANT_ZERO_S = 1e-5  # no forward pass is over in ten microseconds: rounding left this of a zero
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,7 +315,7 @@ def implausible(row: Row, whole: Histogram) -> str | None:
     if whole.total is not None and whole.total < 0:
         return f"negative_sum: {whole.total:g}: a wall clock stepped"
     average = mean(whole)
-    if not row.zeros and average is not None and average <= MEANT_ZERO_S:
+    if not row.zeros and row.unit == "s" and average is not None and average <= MEANT_ZERO_S:
         return f"all_zero: {whole.n:g} observations with the sum {whole.total:g}: this build doesn't fill the metric"
     return None
 
