@@ -16,6 +16,7 @@ import yaml
 from phasemeter import units
 from phasemeter.errors import FileError, UserError
 from phasemeter.workload.plain_yaml import PlainLoader
+from phasemeter.workload.think_time import think_time_of_contract
 
 T = TypeVar("T")
 LARGEST = 1_000_000  # characters of a contract: one is a page long; a file of megabytes is another one
@@ -159,10 +160,13 @@ ARRIVALS: dict[str, tuple[str, ...]] = {
     "poisson": (),
     "constant": (),
     "gamma": ("rate", "cv"),
-    "ramp": ("from", "to"),
+    "burst": ("rate", "size"),
+    "ramp": ("from", "to", "over"),
+    "steps": (),
     "concurrency": (),
     "trace": (),
 }
+THINK = "think_time"  # beside `concurrency`
 
 
 def length(place: Place) -> Any:
@@ -190,6 +194,11 @@ def arrivals(place: Place) -> Any:
     """When requests are due, as written, once it has been found sound; rates in requests per second."""
     if place.value == "measured":
         return "measured"
+    think = place.value.get(THINK) if isinstance(place.value, dict) and "concurrency" in place.value else None
+    if think is not None:
+        slots = Place(place.file, place.path, {name: value for name, value in place.value.items() if name != THINK})
+        Place(place.file, f"{place.path}.{THINK}", think).read(think_time_of_contract)
+        return {**arrivals(slots), THINK: think}
     kind, inner = _one_kind(place, ARRIVALS)
     if kind in ("poisson", "constant"):
         return {kind: inner.read(units.rate_per_s)}
@@ -197,8 +206,39 @@ def arrivals(place: Place) -> Any:
         return {kind: inner.count()}
     if kind == "trace":
         return {kind: inner.text()}
-    parameters = dict(_parameters(inner, ARRIVALS[kind]))
-    return {kind: {n: p.number(above=0) if n == "cv" else p.read(units.rate_per_s) for n, p in parameters.items()}}
+    if kind == "steps":
+        if not isinstance(inner.value, list) or not inner.value:
+            raise inner.wrong("should be a list of steps like [{rate: 1/s, for: 30 s}, {rate: 4/s, for: 30 s}]")
+        steps = [Place(inner.file, f"{inner.path}[{i}]", v) for i, v in enumerate(inner.value)]
+        return {kind: [_numbers(dict(_parameters(step, ("rate", "for")))) for step in steps]}
+    names = ARRIVALS[kind]
+    if kind == "ramp" and not (isinstance(inner.value, dict) and "over" in inner.value):
+        names = names[:2]  # over the run's duration
+    return {kind: _numbers(dict(_parameters(inner, names)))}
+
+
+def _numbers(parameters: dict[str, Place]) -> dict[str, Any]:
+    """A pattern's parameters: rates per second, a stretch as written once it has been found to be one."""
+    found: dict[str, Any] = {}
+    for name, place in parameters.items():
+        if name == "cv":
+            found[name] = place.number(above=0)
+        elif name == "size":
+            found[name] = place.count()
+        elif name in {"for", "over"}:
+            if not place.read(units.duration_s) > 0:
+                raise place.wrong("is a stretch of time longer than 0")
+            found[name] = place.value
+        else:
+            found[name] = place.read(_rate_or_none if name == "from" else units.rate_per_s)
+            if found[name] == float("inf"):
+                raise place.wrong("is a finite rate")
+    return found
+
+
+def _rate_or_none(text: str | float) -> float:
+    """A ramp may begin at nothing."""
+    return 0.0 if str(text).strip() in {"0", "0.0", "0/s"} else units.rate_per_s(text)
 
 
 def _one_kind(place: Place, kinds: dict[str, tuple[str, ...]]) -> tuple[str, Place]:

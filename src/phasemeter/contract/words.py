@@ -21,7 +21,7 @@ from phasemeter.contract.model import (
     Objective,
     Workload,
 )
-from phasemeter.contract.reading import ARRIVALS, LENGTHS
+from phasemeter.contract.reading import ARRIVALS, LENGTHS, THINK
 from phasemeter.metrics.definitions import BOUNDARIES
 from phasemeter.stats.intervals import smallest_n
 
@@ -66,7 +66,7 @@ def starter(kind: str) -> str:
         "  api: openai.chat",
         f"  input_tokens: {part['input']}   # or 512, {{uniform: [32, 128]}}, {{normal: {{mean: 512, sd: 64}}}}",
         f"  output_tokens: {part['output']}",
-        f"  arrivals: {part['arrivals']}   # or constant, gamma, ramp, concurrency, trace",
+        f"  arrivals: {part['arrivals']}   # or constant, gamma, burst, ramp, steps, concurrency, trace",
         f"  kind: {kind}",
         f"  objective: {part['objective']}   # what leads when runs are ranked",
         "latency_slo:              # limits on percentiles; a failed request counts as one that never answered",
@@ -188,7 +188,7 @@ def schema() -> dict[str, Any]:
     }  # fmt: skip
     workload = {
         "api": {"type": "string"}, "stream": {"type": "boolean"}, "input_tokens": _choice(LENGTHS),
-        "output_tokens": _choice(LENGTHS), "arrivals": _choice(ARRIVALS), "kind": {"enum": list(KINDS)},
+        "output_tokens": _choice(LENGTHS), "arrivals": _choice(ARRIVALS, beside=(THINK,)), "kind": {"enum": list(KINDS)},
         "objective": {"type": "string", "examples": ["ttft.p99"]},
     }  # fmt: skip
     of_a_class = {name: form for name, form in workload.items() if name not in OF_THE_WHOLE}
@@ -216,8 +216,9 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _choice(kinds: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    one = _closed({kind: {} for kind in kinds}) | {"minProperties": 1, "maxProperties": 1}
+def _choice(kinds: dict[str, tuple[str, ...]], beside: tuple[str, ...] = ()) -> dict[str, Any]:
+    names = (*kinds, *beside)
+    one = _closed({name: {} for name in names}) | {"minProperties": 1, "maxProperties": 1 + len(beside)}
     return {"anyOf": [{"type": ["integer", "string"]}, one]}
 
 

@@ -82,7 +82,7 @@ def _declared_rate(arrivals: Any) -> float | None:
     if not isinstance(arrivals, dict):
         return None
     kind, inner = next(iter(arrivals.items()))
-    rate = inner if kind in ("poisson", "constant") else inner["rate"] if kind == "gamma" else None
+    rate = inner if kind in ("poisson", "constant") else inner["rate"] if kind in ("gamma", "burst") else None
     return float(rate) if rate is not None and rate != float("inf") else None
 
 

@@ -142,7 +142,7 @@ def _changing(name: str, args: list[str]) -> Arrivals:
     if name == "ramp" and len(args) in {2, 3}:
         return Arrivals(
             kind="ramp",
-            ramp_from_per_s=0.0 if args[0].strip() in {"0", "0/s"} else _finite_rate(args[0]),
+            ramp_from_per_s=0.0 if args[0].strip() in {"0", "0.0", "0/s"} else _finite_rate(args[0]),
             ramp_to_per_s=_finite_rate(args[1]),
             ramp_s=_stretch(args[2]) if len(args) == 3 else None,
             smooth=smooth,
@@ -168,6 +168,9 @@ def arrivals_of_contract(value: Mapping[str, Any] | str, path: str = "workload.a
     """
     if isinstance(value, str):
         value = {value: None}
+    if "think_time" in value and {"concurrency", "closed"} & set(value):
+        ((kind, given),) = ((name, under) for name, under in value.items() if name != "think_time")
+        value = {kind: {"clients": given, "think_time": value["think_time"]}}
     if len(value) != 1:
         raise UserError(f"{path}: name one pattern, like {{poisson: 4 req/s}}, not {sorted(value)}")
     ((kind, given),) = value.items()
