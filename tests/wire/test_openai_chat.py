@@ -75,6 +75,21 @@ def test_nan_in_a_chunk_is_absent_rather_than_the_end_of_the_stream() -> None:
     assert read([(1, odd), (2, finished(1))]).content == "a"
 
 
+def test_events_that_a_gateway_framed_again_are_read_with_a_warning() -> None:
+    framed = [(t, b"data:" * depth + b" " + event(chunk(text))) for t, depth, text in ((10, 1, "a"), (20, 3000, "b"))]
+    found = read([*framed, (30, b"data: " + event(chunk(finish="stop")) + b"data: " + DONE)])
+    assert (found.content, found.outcome, ms(found.last_token_ns)) == ("ab", "ok", 20)
+    assert found.warnings == {"repeated_data_prefix"}
+
+
+def test_an_error_body_over_several_lines_between_the_events_fails_in_its_own_words() -> None:
+    body = b'{\n  "error": {\n    "message": "out of context"\n  }\n}\n'
+    found = read([(10, event(chunk("a"))), (20, body)])
+    assert (found.failure, found.failure_text) == ("server_error_in_stream", "out of context")
+    page = read([(10, event(chunk("a"))), (20, b"<html>502</html>\n")])
+    assert page.failure == "truncated_stream" and "<html>502</html>" in str(page.failure_text)
+
+
 def test_whole_documents_on_lines_of_one_event_are_chunks_of_their_own() -> None:
     one, two = json.dumps(chunk("k")), json.dumps(chunk("v"))
     found = read([(10, f"data: {one}\ndata: {two}\n\n".encode()), (14, event(chunk("!"))), (15, finished(3))])

@@ -56,7 +56,7 @@ def test_an_id_with_a_null_is_ignored_and_retry_takes_digits_only() -> None:
 
 def test_unknown_fields_are_counted_and_carry_nothing() -> None:
     decoder = SseDecoder()
-    assert decoder.feed(b"<html>\n\n", 0) == [] and decoder.strange_lines == 1
+    assert decoder.feed(b"<html>\n\n", 0) == [] and (decoder.strange_lines, decoder.strange) == (1, b"<html>\n")
 
 
 def test_what_is_left_at_the_end_is_given_when_asked_for() -> None:

@@ -94,11 +94,14 @@ def _incomplete(stream: StreamReader) -> Verdict:
         return failed("transport", "the connection was closed before any response")
     if not reading.data_events and stream.http.undecoded:
         return failed("truncated_stream", f"the {stream.http.coding} body ends before an event of it can be read")
-    if not reading.data_events and not reading.unreadable and stream.form in (None, "sse") and not stream.strange_lines:
+    if not reading.data_events and not reading.unreadable and stream.form in (None, "sse") and not stream.strange:
         return failed("empty_response", f"HTTP {stream.http.status} and no event")
     if not reading.known and not (stream.http.framed and not stream.http.complete):
         return failed("unreadable_response", f"this is no answer I can read; it begins {stream.first_body!r}")
-    return failed("truncated_stream", f"the stream ended without its end mark after {reading.data_events} events")
+    else_said = f"; beside them stood {stream.strange[:WORDS]!r}" if stream.strange else ""
+    return failed(
+        "truncated_stream", f"the stream ended without its end mark after {reading.data_events} events{else_said}"
+    )
 
 
 def _words(stream: StreamReader) -> str:

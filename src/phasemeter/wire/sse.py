@@ -13,6 +13,7 @@ from phasemeter.wire.lines import LineSplitter
 
 BOM = b"\xef\xbb\xbf"
 COLON = 58
+STRANGE_BYTES = 2048  # how much of what is no event stream is kept
 
 
 class SseEvent(NamedTuple):
@@ -31,7 +32,8 @@ class SseDecoder:
     """Feed it reads in order. `retry_ms` and `last_event_id` are what the stream last said of them, None if nothing."""
 
     __slots__ = (
-        "_data", "_lines", "_name", "_read", "_reads", "_started", "comments", "last_event_id", "retry_ms", "strange_lines",
+        "_data", "_lines", "_name", "_read", "_reads", "_started", "comments", "last_event_id", "retry_ms", "strange",
+        "strange_lines",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,6 +45,7 @@ class SseDecoder:
         self._read = 0
         self.comments = 0
         self.strange_lines = 0  # lines that are no field of the standard
+        self.strange = b""  # their first bytes
         self.last_event_id: bytes | None = None
         self.retry_ms: int | None = None
 
@@ -114,3 +117,5 @@ class SseDecoder:
             self._reads.append(read)
         else:
             self.strange_lines += 1
+            if len(self.strange) < STRANGE_BYTES:
+                self.strange += line[:STRANGE_BYTES] + b"\n"

@@ -7,13 +7,14 @@ grammar of a form (sse, ndjson, http_body), the words of an API, times, or wheth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from phasemeter.wire.apis import Api
-from phasemeter.wire.events import Reading, Told, usage_of
+from phasemeter.wire.events import Reading, Told, reported_error, usage_of
 from phasemeter.wire.follow import Follower
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.lines import LineSplitter
@@ -24,6 +25,8 @@ LINE_LIMIT = 64 * 1024 * 1024
 FIRST_BYTES = 200
 DONE_WORDS = (b"[DONE]", b'"[DONE]"')
 HEARTBEATS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive")  # event names
+
+PREFIXES = re.compile(rb"^(?:data:[ \t]*)+")
 
 _decode = msgspec.json.Decoder().decode
 _NOT_JSON = object()
@@ -79,9 +82,9 @@ class StreamReader:
         return self._follower.events
 
     @property
-    def strange_lines(self) -> int:
-        """Lines of an event stream that are no field of the standard."""
-        return self._sse.strange_lines
+    def strange(self) -> bytes:
+        """What stood in an event stream in lines that are no field of the standard: its beginning."""
+        return self._sse.strange
 
     def read_all(self, reads: Sequence[bytes], fast: bool = True) -> None:
         """Reads them in order; `fast` False reads every event in full (the reference that tests hold the fast path to)."""
@@ -200,6 +203,10 @@ class StreamReader:
         if self._done(data, event.reads[-1]) or not data.strip():
             return
         document = parse(data)
+        if document is _NOT_JSON and data.startswith(b"data:"):  # a gateway framed what was framed already
+            self.reading.warnings.add("repeated_data_prefix")
+            self._sse_event(SseEvent(event.name, [PREFIXES.sub(b"", line) for line in event.lines], event.reads))
+            return
         if document is not _NOT_JSON:
             self._document = data
             self._give(document, event.name, event.reads[-1])
@@ -275,6 +282,7 @@ class StreamReader:
 
     def _end_sse(self) -> None:
         left = self._sse.end()
+        self._strange_error()
         if left is None or self.stopped:
             return
         whole = [line for line in left.lines if line.strip() == b"[DONE]" or parse(line) is not _NOT_JSON]
@@ -285,6 +293,14 @@ class StreamReader:
             left = SseEvent(left.name, [line for line, _ in kept], [read for _, read in kept])
         self.reading.warnings.add("unterminated_last_event")
         self._sse_event(left)
+
+    def _strange_error(self) -> None:
+        """A server or proxy that gives up may write its error body between the events, over several lines."""
+        document = parse(self._sse.strange) if self._sse.strange.lstrip().startswith(b"{") else None
+        problem = reported_error(document) if isinstance(document, dict) else None
+        if problem is not None:
+            self.reading.data_events += 1
+            self.reading.fail("server_error_in_stream", problem)
 
     def _end_ndjson(self) -> None:
         left = self._ndjson.end()
