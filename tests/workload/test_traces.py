@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from array import array
 from datetime import datetime, timedelta
@@ -252,6 +253,13 @@ def test_spreading_keeps_order_and_leaves_no_second(seconds: list[int]) -> None:
     assert [value // 10**9 for value in spread] == sorted(seconds)
     assert len(set(spread)) == len(spread)
     assert list(spread) == sorted(spread)
+
+
+def test_a_packed_file_is_known_by_its_bytes_and_a_long_prompt_beside_the_lengths_is_no_fault(tmp_path: Path) -> None:
+    text = f"timestamp,prompt,input_tokens,output_tokens\n0,{'a' * 200_000},1,2\n1,b,1,2\n"
+    for name in ("trace.csv", "trace.csv.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        assert len(load_for_replay(tmp_path / name).lines) == 2
 
 
 def test_two_origins_are_rebased_and_one_origin_is_not() -> None:

@@ -24,7 +24,7 @@ SECOND = 10**9
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file (`.gz` is unpacked), line ends kept, one in memory at a time.
+    """The lines of a UTF-8 file (gzip is unpacked, whatever the name), line ends kept, one in memory at a time.
 
     Raises FileError for what can't be opened, unpacked or decoded, the latter with its line.
     """
@@ -32,8 +32,9 @@ def lines_of(path: Path) -> Iterator[str]:
         raise FileError(f"{path}: is a folder, not a trace")
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as source:
-            for line in source:
+        with path.open("rb") as raw:
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            for line in gzip.GzipFile(fileobj=raw) if packed else raw:
                 number += 1
                 yield line.decode()
     except UnicodeDecodeError as error:

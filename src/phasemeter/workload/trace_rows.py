@@ -23,6 +23,7 @@ MAX_LISTED = 1000  # faults kept with their words; all are counted
 MAX_TOKENS = 2**31 - 1
 MAX_ID = 2**64 - 1
 DELIMITERS = ",;\t|"
+csv.field_size_limit(2**30)  # the module's own limit, 131072, is shorter than a long prompt beside its lengths
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ LIMIT_NS = 2**63 - 1
 MISSING = -(2**63)  # in an array of stamps: no stamp on this row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MINUTE = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
+_MINUTE = re.compile(r"\d{4}-\d\d-\d\d[ Tt]\d\d:\d\d")
 _REST = re.compile(r":(\d\d)(?:[.,](\d+))?\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?")
 
 
