@@ -25,6 +25,6 @@ for name, tokens in (("chat", 100), ("batch", 200), ("long_generation", 1500)):
     cost = PRICE_PER_HOUR / 3600 / rate * 1e6
     print(f"{name:16} {found.value:15.3g} {bounds:>16} {found.binding:>10} {rate:16.0f} {cost:16.2f}")
 print("""
-chat is stopped by the first token's wait, before the deployment is full; batch by the deployment itself: its limit is
-far away, and past the rate where the queue grows no request is safe; long generation by the cadence: a full batch decodes
-slower than promised. One number for all three ("requests per second") would be wrong for two of them.""")
+chat is stopped by the first token's wait, before the deployment is full; batch only by the full deployment itself: a minute
+is long, and past the rate where the queue grows no document is through in time; long generation by the cadence: a full batch
+decodes slower than promised. One number for all three ("requests per second") would be wrong for two of them.""")

@@ -10,8 +10,7 @@ import pytest
 
 from phasemeter.cli.main import run
 from phasemeter.contract.model import parse
-from phasemeter.errors import UserError
-from phasemeter.runs.goodput import Limits, look_seed, promised, search_plan, seen_in, workload_of
+from phasemeter.runs.goodput import Limits, look_seed, promised, search_plan, seen_in, simulator, workload_of
 from phasemeter.serving.plan import Plan, parse_plan
 from tests.contract.rows import row
 
@@ -31,7 +30,7 @@ workload:
   arrivals: {poisson: 4/s}
 capacity: {objectives: {ttft: 500 ms, tpot: 40 ms}, attainment: 95 %}
 """
-TRUE_PER_S = 10.19  # 10^6 requests a rate: 94.96 % at 10.2/s, 94.19 % at 10.4/s
+TRUE_PER_S = 10.11  # 10^6 requests a rate: 95.04 % at 10.1/s, 93.90 % at 10.4/s (bench/goodput_coverage.py)
 
 
 def plan(seed: int = 0) -> Plan:
@@ -40,26 +39,48 @@ def plan(seed: int = 0) -> Plan:
 
 def test_searches_on_the_simulator_cover_its_capacity() -> None:
     covered = 0
-    for seed in range(8):
+    for seed in range(4):
         found, _ = search_plan(plan(seed), parse(CONTRACT), Limits(), None, lambda line: None)
         low, high = found.interval
         covered += (low or 0) <= TRUE_PER_S <= (high or 1e9)
         assert found.binding == "tpot"
-    assert covered >= 6  # 90 % in the long run
+    assert covered >= 3  # docs/validation/goodput.md has the long run
 
 
 def test_the_contracts_workload_is_what_is_offered() -> None:
     own = workload_of(plan(), parse(CONTRACT))
     assert own.workload.input_tokens == {"lognormal": {"median": 400, "p95": 1500}}
-    with pytest.raises(UserError, match="classes"):
-        workload_of(
-            plan(), parse("phasemeter: 1\nworkload: {classes: {a: {share: 1, latency_slo: {ttft: {p95: 1 s}}}}}")
-        )
 
 
-def test_rates_share_their_draws_and_looks_do_not() -> None:
-    assert look_seed(7, 0) == 7
-    assert len({look_seed(7, look) for look in range(5)}) == 5
+def test_first_looks_share_their_draws_over_the_rates_and_later_ones_do_not() -> None:
+    assert look_seed(7, 0, 1.0) == look_seed(7, 0, 2.0) == 7
+    assert len({look_seed(7, look, rate) for look in range(1, 5) for rate in (1.0, 2.0)} | {7}) == 9
+
+
+CLASSES = """
+phasemeter: 1
+workload:
+  arrivals: {poisson: 4/s}
+  classes:
+    short: {share: 80 %, input_tokens: 200, output_tokens: {uniform: {min: 20, max: 60}}, latency_slo: {ttft: {p90: 150 ms}}}
+    long: {share: 20 %, input_tokens: 4000, output_tokens: 100, latency_slo: {ttft: {p90: 2 s}}}
+"""
+
+
+def test_each_class_is_held_to_its_own_share_and_the_mix_carries_what_its_weakest_class_does() -> None:
+    contract = parse(CLASSES)
+    promise = promised(contract, "c")
+    assert promise.shares == {"short": 0.9, "long": 0.9} and promise.attainment == 0.9
+    own = workload_of(plan(), contract)
+    seen = simulator(own, promise, None)(3.0, 400, 0)
+    assert set(seen.parts) == {"short", "long"}
+    assert sum(one.size for one in seen.parts.values()) == seen.good.size
+    assert 0.1 < seen.parts["long"].size / seen.good.size < 0.3
+    found, _ = search_plan(plan(), contract, Limits(precision=0.2), None, lambda line: None)
+    loose = parse(CLASSES.replace("150 ms", "30 s"))
+    without, _ = search_plan(plan(), loose, Limits(precision=0.2), None, lambda line: None)
+    assert found.binding == "short.ttft"
+    assert found.value is not None and without.value is not None and found.value < 0.8 * without.value
 
 
 def test_a_probe_that_kept_up_is_stable_and_one_that_fell_behind_is_not() -> None:

@@ -1,4 +1,4 @@
-"""Services whose capacity is known exactly: attainment by rate, requests drawn from (seed, look) so that rates share them."""
+"""Services whose capacity is known exactly: attainment by rate; first looks share their draws over the rates, later ones don't."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from phasemeter.stats.distributions import normal_cdf, normal_quantile
-from phasemeter.studies.looks import Measure, Seen
+from phasemeter.studies.looks import SHARED, Measure, Seen
 
 WINDOW = 15
 
 
-def drawn(seed: int, look: int, n: int, window: int) -> npt.NDArray[np.float64]:
+def drawn(seed: int, look: int, n: int, window: int, rate: float = 0.0) -> npt.NDArray[np.float64]:
     """Standard normals; neighbours up to `window` apart share some of their draws (a moving average)."""
-    draws = np.random.default_rng([seed, look]).standard_normal(n + window - 1)
+    own = 0 if look == SHARED else round(1e6 * rate)
+    draws = np.random.default_rng([seed, look, own]).standard_normal(n + window - 1)
     sums = np.cumsum(np.concatenate([[0.0], draws]))
     moving: npt.NDArray[np.float64] = (sums[window:] - sums[:-window]) / math.sqrt(window)
     return moving
@@ -28,11 +29,11 @@ def probit(crossing: float, target: float, fall: float, window: int = WINDOW) ->
 
     def seeded(seed: int) -> Measure:
         def measure(rate: float, requests: int, look: int) -> Seen:
-            z = drawn(seed, look, requests, window)
+            z = drawn(seed, look, requests, window, rate)
             bound = level - fall * math.log(rate / crossing)
             return Seen(
                 good=z <= bound, strain=np.exp(z - bound), requests=requests, stable=True,
-                scaled={"2": z <= bound + 1}, single={"ttft": z <= bound, "tpot": z <= bound + 0.5},
+                scaled={"1.5": z <= bound + 0.4}, single={"ttft": z <= bound, "tpot": z <= bound + 0.25},
             )  # fmt: skip
 
         return measure

@@ -25,12 +25,12 @@ def half(bounds: tuple[float | None, float | None]) -> float:
     return math.log(high / low) / 2
 
 
-def test_of_a_hundred_searches_over_a_correlated_service_ninety_cover_and_cost_three_fixed_runs_at_most() -> None:
-    searches = [one for one in (found(seed) for seed in range(100)) if None not in one.interval]
-    assert len(searches) >= 97
-    assert sum((one.interval[0] or 0) <= CROSSING <= (one.interval[1] or 0) for one in searches) >= 90
+def test_of_forty_searches_over_a_correlated_service_nine_in_ten_cover_and_cost_three_fixed_runs_at_most() -> None:
+    searches = [one for one in (found(seed) for seed in range(40)) if None not in one.interval]
+    assert len(searches) >= 39
+    assert sum((one.interval[0] or 0) <= CROSSING <= (one.interval[1] or 0) for one in searches) >= 36
     n, widths = 4000, []
-    for seed in range(40):  # one run of fixed length at the crossing, its interval by the same rules
+    for seed in range(20):  # one run of fixed length at the crossing, its interval by the same rules
         low, high = interval_of([probit(CROSSING, TARGET, FALL)(1000 + seed)(CROSSING, n, 0)], 0.95)
         assert low is not None and high is not None
         widths.append((high - low) / 2 / -slope(TARGET, FALL))
@@ -40,8 +40,8 @@ def test_of_a_hundred_searches_over_a_correlated_service_ninety_cover_and_cost_t
 
 @pytest.mark.parametrize("target", [0.95, 0.99])
 def test_independent_requests_are_covered_too(target: float) -> None:
-    searches = [Searcher(probit(3.0, target, 4.0, window=1)(seed), Search(target=target)).run() for seed in range(25)]
-    assert sum(one.interval[0] <= 3 <= one.interval[1] for one in searches if None not in one.interval) >= 21  # type: ignore[operator]
+    searches = [Searcher(probit(3.0, target, 4.0, window=1)(seed), Search(target=target)).run() for seed in range(12)]
+    assert sum(one.interval[0] <= 3 <= one.interval[1] for one in searches if None not in one.interval) >= 10  # type: ignore[operator]
 
 
 def test_where_the_search_starts_hardly_matters() -> None:
@@ -52,10 +52,10 @@ def test_where_the_search_starts_hardly_matters() -> None:
 def test_what_binds_and_what_other_limits_would_give_is_told() -> None:
     one = found(1)
     assert one.binding == "ttft"
-    looser, alone = one.sensitivity["2"], one.single["tpot"]
+    looser, alone = one.sensitivity["1.5"], one.single["tpot"]
     assert one.value is not None and looser is not None and alone is not None
     assert looser > alone > one.value
-    assert alone == pytest.approx(CROSSING * math.exp(0.5 / FALL), rel=0.15)
+    assert alone == pytest.approx(CROSSING * math.exp(0.25 / FALL), rel=0.15)
 
 
 def step(rate: float, requests: int, look: int) -> Seen:

@@ -91,10 +91,14 @@ def state(metric: str, limit_s: float, row: RequestRow) -> bool | None:
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What each request has to keep, and how many have to: `objectives` by workload class (None: all requests), in seconds."""
+    """What each request has to keep, and how many have to: `objectives` by workload class (None: all requests), in seconds.
+
+    `attainment`: the share of all requests; `shares`: of each class that has a promise of its own.
+    """
 
     objectives: Mapping[str | None, Mapping[str, float]]
     attainment: float
+    shares: Mapping[str, float] = {}
 
     def of(self, row: RequestRow) -> Mapping[str, float]:
         """The limits of one request: its class's own, else those of all."""
@@ -108,13 +112,14 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 def promise_of(contract: Contract) -> Promise | None:
     """The per-request promise of a contract: `capacity.objectives`, else the tightest limit of each promised latency.
 
-    The share is `capacity.attainment` (of several classes the highest); where none is stated, the percentile that a limit
-    was promised for (the highest of them). None where a contract promises no latency to a request.
+    The share is `capacity.attainment`; where none is stated, the percentile that a limit was promised for (the highest of
+    them). A class with limits of its own has a share of its own; where nothing is promised of all requests together, their
+    share is the lowest of the classes'. None where a contract promises no latency to a request.
     """
     objectives: dict[str | None, dict[str, float]] = {
         capacity.workload_class: capacity.objectives for capacity in contract.capacities if capacity.objectives
     }
-    shares = [capacity.attainment for capacity in contract.capacities if capacity.attainment is not None]
+    stated = {one.workload_class: one.attainment for one in contract.capacities if one.attainment is not None}
     tightest: dict[tuple[str | None, str], tuple[float, float]] = {}
     for line in contract.objectives:
         if line.phase or line.metric in names.gaps():
@@ -128,8 +133,16 @@ def promise_of(contract: Contract) -> Promise | None:
         return None
     whole = objectives.get(None, {})
     joined = {who: {**whole, **own} for who, own in objectives.items()}
-    implied = max((share for _, share in tightest.values()), default=0.9)
-    return Promise(objectives=joined, attainment=max(shares) if shares else implied)
+    implied: dict[str | None, float] = {}
+    for (who, _), (_, share) in tightest.items():
+        implied[who] = max(share, implied.get(who, 0.0))
+    of_all = stated.get(None, implied.get(None))
+    shares = {
+        who: stated.get(who, implied.get(who, 0.9 if of_all is None else of_all)) for who in joined if who is not None
+    }
+    return Promise(
+        objectives=joined, attainment=of_all if of_all is not None else min(shares.values(), default=0.9), shares=shares
+    )
 
 
 class Meter:
@@ -142,6 +155,7 @@ class Meter:
         self._least: list[list[float]] = []
         self._most: list[list[float]] = []
         self._reasons: list[str | None] = []
+        self._classes: list[str | None] = []
         self._unsent = 0
 
     def add(self, row: RequestRow) -> None:
@@ -164,6 +178,7 @@ class Meter:
             why = why or (f"{metric}: {reason}" if reason else None)
             least.append(low)
             most.append(high)
+        self._classes.append(who)
         self._least.append(least)
         self._most.append(most)
         self._reasons.append(why or ("cancelled" if row.outcome == "cancelled" else None))
@@ -180,6 +195,7 @@ class Meter:
             due_ns=np.array(self._due, dtype=np.int64)[order],
             reasons=tuple(self._reasons[i] for i in order),
             unsent=self._unsent,
+            classes=tuple(self._classes[i] for i in order),
         )
 
 
@@ -193,6 +209,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     due_ns: npt.NDArray[np.int64]
     reasons: tuple[str | None, ...]
     unsent: int
+    classes: tuple[str | None, ...]  # of those that have a promise of their own
+
+    def of_class(self, name: str) -> Bools:
+        """Which requests are of a workload class."""
+        return np.array([one == name for one in self.classes], dtype=bool)
 
     def good(self, scale: float = 1.0) -> tuple[Bools, Bools]:
         """(good ones, ones that it can be said of) with all limits times `scale`."""

@@ -63,8 +63,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
     def promises(self) -> bool:
         """Whether anything is promised: `objectives` alone say what the verb `goodput` counts."""
-        rates = (self.goodput_per_s, self.requests_per_s, self.output_tokens_per_s)
-        return bool(self.objectives) or any(one is not None for one in (self.attainment, self.error_budget, *rates))
+        return msgspec.structs.replace(self, path="", workload_class=None) != Capacity(path="")
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,9 +246,14 @@ def possible(place: Place, metric: str, workload: Workload) -> None:
 
 def _most_tokens(length: Any) -> float:
     """The longest output that a declared distribution can give."""
-    kind, inner = next(iter(length.items())) if isinstance(length, dict) else ("", None)
-    longest = {"fixed": lambda: inner, "uniform": lambda: inner["max"], "empirical": lambda: max(inner)}.get(kind)
-    return float(longest()) if longest else float("inf")
+    if not isinstance(length, dict):
+        return float("inf")
+    kind, inner = next(iter(length.items()))
+    if kind == "fixed":
+        return float(inner)
+    if kind == "uniform":
+        return float(inner["max"])
+    return float(max(inner)) if kind == "empirical" else float("inf")
 
 
 def _statistics(place: Place, metric: str, name: str | None, *, phase: bool) -> list[Objective]:

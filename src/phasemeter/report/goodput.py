@@ -25,11 +25,16 @@ def words(answer: dict[str, Any]) -> list[str]:
     for probe in answer["probes"]:
         share, (low, high) = probe["attainment"]["value"], probe["attainment"]["ci95"]
         text = "–" if share is None else f"{100 * share:5.1f} %"
+        if probe.get("classes"):
+            told = (f"{n} {100 * c['value']:.1f} %" for n, c in probe["classes"].items() if c["value"] is not None)
+            text += f" ({', '.join(told)})"
         sure = "" if low is None or high is None else f" ({100 * low:.1f} … {100 * high:.1f} %)"
         lines.append(f"{probe['rate_per_s']:9.4g} req/s  {text} good{sure}  {probe['standing']}"
                      + (f": {probe['why']}" if probe["why"] else ""))  # fmt: skip
     value, (low, high) = answer["goodput_per_s"]["value"], answer["goodput_per_s"]["ci95"]
     target = f"{100 * answer['attainment_target']:g} %"
+    if answer.get("class_targets"):
+        target += f" ({', '.join(f'{name} {100 * share:g} %' for name, share in answer['class_targets'].items())})"
     if value is None:
         return [
             *lines,

@@ -16,7 +16,7 @@ import msgspec
 
 from phasemeter import units
 from phasemeter.contract.goodput import SCALES, Meter, Promise, promise_of
-from phasemeter.contract.model import Contract
+from phasemeter.contract.model import Contract, Workload
 from phasemeter.errors import FileError, UserError
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.metrics.document import document as plain_result
@@ -29,7 +29,8 @@ from phasemeter.runs.measure import RUNS, Watchers, bench
 from phasemeter.runs.settings import settings_of
 from phasemeter.serving.demand import Demand
 from phasemeter.serving.plan import Plan, demand_of
-from phasemeter.studies.looks import Bools, Measure, Probe, Seen
+from phasemeter.serving.plan_workload import ClassSpec
+from phasemeter.studies.looks import SHARED, Bools, Measure, Probe, Seen
 from phasemeter.studies.sequential import Clock, Found, Search, Searcher
 from phasemeter.studies.steady import steady
 from phasemeter.workload.streams import stable_hash
@@ -68,10 +69,11 @@ def seen_in(rows: Iterable[RequestRow], promise: Promise, run: Path | None = Non
     for column, name in enumerate(judged.names):
         kept, known = judged.single(column)
         single[name] = kept[known]
+    parts = {name: good[said & judged.of_class(name)] for name in promise.shares}
     scaled = {f"{scale:g}": judged.good(scale)[0][judged.good(scale)[1]] for scale in SCALES if scale != 1}
     return Seen(
         good=good[said], requests=len(ordered), strain=judged.strain()[said], stable=found.stable, stability=found.evidence,
-        settled=found.settled, scaled=scaled, single=single, run=None if run is None else str(run),
+        settled=found.settled, scaled=scaled, single=single, parts=parts, run=None if run is None else str(run),
     )  # fmt: skip
 
 
@@ -80,9 +82,9 @@ def name_of(rate: float, look: int) -> str:
     return f"rate-{rate:.6g}/look-{look + 1}"
 
 
-def look_seed(seed: int, look: int) -> int:
-    """The seed of a look: the same at every rate, so that rates share their draws; of its own at every look."""
-    return seed if look == 0 else stable_hash(seed, "look", look) % 2**31
+def look_seed(seed: int, look: int, rate: float) -> int:
+    """The seed of a look: first looks share their draws over the rates, later ones have their own."""
+    return seed if look == SHARED else stable_hash(seed, "look", look, f"{rate:.6g}") % 2**31
 
 
 def service(url: str, asked: Asked, promise: Promise, folder: Path, watch: Watchers) -> Measure:
@@ -94,7 +96,7 @@ def service(url: str, asked: Asked, promise: Promise, folder: Path, watch: Watch
         if kept is None:
             own = msgspec.structs.replace(
                 asked, rate=f"{rate!r}/s", concurrency=None, requests=str(requests), duration=None, output=str(path),
-                seed=look_seed(asked.seed, look), repeat=1,
+                seed=look_seed(asked.seed, look, rate), repeat=1,
             )  # fmt: skip
             kept = bench(url, own, watch)
             if kept.interrupted:
@@ -112,7 +114,7 @@ def simulator(plan: Plan, promise: Promise, folder: Path | None) -> Measure:
     def measure(rate: float, requests: int, look: int) -> Seen:
         demand = msgspec.structs.replace(base.at_rate(rate), requests=requests, duration_s=None)
         path = None if folder is None else folder / name_of(rate, look)
-        seed = look_seed(plan.seed, look)
+        seed = look_seed(plan.seed, look, rate)
         if path is not None and (path / analysis.RESULT).exists():
             return seen_in(_as_measured(analysis.rows(path)), promise, path)
         outcome = simulate.replicate(plan, demand, seed, tokens=tokens)
@@ -137,12 +139,8 @@ def _as_measured(rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
 def workload_of(plan: Plan, contract: Contract) -> Plan:
     """The plan's deployment under the contract's workload, as far as it declares one.
 
-    Raises UserError for classes: a plan has one kind of request.
+    A contract's classes are the plan's mix, by their shares.
     """
-    if contract.classes:
-        raise UserError(
-            "`workload.classes`: a plan has one kind of request: measure a mix, or write a contract for each class"
-        )
     own = contract.workload
     arrivals = own.arrivals if own.arrivals not in (None, "measured") and "concurrency" not in own.arrivals else None
     changes = {
@@ -151,6 +149,7 @@ def workload_of(plan: Plan, contract: Contract) -> Plan:
             ("input_tokens", own.input_tokens),
             ("output_tokens", own.output_tokens),
             ("arrivals", arrivals),
+            ("classes", [_mixed(one) for one in contract.classes] or None),
         )
         if value is not None
     }
@@ -158,6 +157,12 @@ def workload_of(plan: Plan, contract: Contract) -> Plan:
     if demand_of(msgspec.structs.replace(plan, workload=workload)).arrivals.rate_per_s is None:
         workload = msgspec.structs.replace(workload, arrivals={"poisson": "1/s"})  # a search offers rates, not slots
     return msgspec.structs.replace(plan, workload=workload)
+
+
+def _mixed(one: Workload) -> ClassSpec:
+    return ClassSpec(
+        name=one.name or "", weight=one.share, input_tokens=one.input_tokens, output_tokens=one.output_tokens
+    )
 
 
 def search_service(
@@ -170,7 +175,7 @@ def search_service(
     folder = Path(asked.output) if asked.output else RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-goodput"
     prepare(folder, limits.resume)
     search = Search(
-        target=promise.attainment, start_per_s=rate or 1.0, precision=limits.precision, first_look=limits.first_look,
+        target=promise.attainment, parts=promise.shares, start_per_s=rate or 1.0, precision=limits.precision, first_look=limits.first_look,
         most_s=limits.most_s,
     )  # fmt: skip
 
@@ -192,7 +197,7 @@ def search_plan(
     if output is not None:
         prepare(output, limits.resume)
     search = Search(
-        target=promise.attainment, start_per_s=rate, precision=limits.precision, first_look=limits.first_look,
+        target=promise.attainment, parts=promise.shares, start_per_s=rate, precision=limits.precision, first_look=limits.first_look,
         most_s=limits.most_s,
     )  # fmt: skip
     return Searcher(simulator(own, promise, output), search, Clock(now_s=time.monotonic), tell).run(), promise
@@ -217,12 +222,13 @@ def document(found: Found, promise: Promise) -> dict[str, Any]:
         "binding": found.binding,
         "reason": found.reason,
         "attainment_target": promise.attainment,
+        "class_targets": dict(promise.shares),
         "objectives_s": {
             name if who is None else f"{who}.{name}": limit for (who, name), limit in promise.columns().items()
         },
         "requests": found.requests,
-        "probes": [_probe(one) for one in found.probes],
-        "beyond": None if found.beyond is None else _probe(found.beyond),
+        "probes": [_probe(one, promise) for one in found.probes],
+        "beyond": None if found.beyond is None else _probe(found.beyond, promise),
         "curve": curve,
         "sensitivity": dict(found.sensitivity),
         "single": dict(found.single),
@@ -232,11 +238,12 @@ def document(found: Found, promise: Promise) -> dict[str, Any]:
     return answer
 
 
-def _probe(one: Probe) -> Mapping[str, Any]:
+def _probe(one: Probe, promise: Promise) -> Mapping[str, Any]:
+    classes = {name: {"value": one.part(name), "n": one.judged(name)} for name in promise.shares}
     return {
         "rate_per_s": one.rate_per_s,
         "attainment": {"value": one.attainment, "ci95": list(one.interval), "n": int(one.good.size)},
-        "stable": one.stable, "standing": one.standing, "why": one.why or None, "requests": one.requests,
+        "classes": classes, "stable": one.stable, "standing": one.standing, "why": one.why or None, "requests": one.requests,
         "run": one.looks[-1].run, "runs": [look.run for look in one.looks if look.run is not None],
     }  # fmt: skip
 

@@ -69,10 +69,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stable: bool | None  # None: can't be said
     stability: str  # the evidence
     spent: dict[str, dict[str, dict[str, float]]]  # by pool: share of step time and steps, by the resource that binds
+    mix: Draws | None = None  # where the demand has several kinds of requests
 
     def rows(self) -> Iterator[RequestRow]:
         for number, one in enumerate(self.ended):
             row = row_of(one)
+            if self.mix is not None:
+                row = msgspec.structs.replace(row, workload_class=self.mix.class_name(int(row.request_id[1:])))
             yield msgspec.structs.replace(row, phase="warmup") if number < self.warmup else row
 
 
@@ -102,6 +105,7 @@ def replicate(
         stable=stable,
         stability=evidence,
         spent=spent(serving),
+        mix=Draws(demand, seed) if demand.classes else None,
     )
 
 

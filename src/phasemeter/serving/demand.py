@@ -145,6 +145,10 @@ class Draws:
     def think_ns(self, index: int) -> int:
         return think_ns(self.demand.arrivals, self.seed, index)
 
+    def class_name(self, index: int) -> str | None:
+        """The kind of request `index` in a mix; None where there is one kind only."""
+        return self._class(index - index % self.demand.turns).name if self.demand.classes else None
+
     def _class(self, index: int) -> WorkloadClass:
         classes = self.demand.classes
         at = Stream(self.seed, "class", index).random() * sum(one.weight for one in classes)

@@ -24,15 +24,17 @@ STEPS = 60
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """The requests of one run at one rate, in order: which kept the objectives. `look`: runs of one look share their draws.
+    """The requests of one run at one rate, in order: which kept the objectives. Runs of equal `draws` share their draws.
 
-    `weight`: how much it shapes the curve, for a curve that is only to hold near the crossing.
+    `weight`: how much it shapes the curve, for a curve that is only to hold near the crossing. `time`: for how many requests
+    neighbours are alike near the target.
     """
 
     rate_per_s: float
-    look: int
+    draws: str | int
     good: Bools
     weight: float = 1.0
+    time: float = 1.0
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +93,11 @@ def fit(stretches: Sequence[Stretch], least: float = 1.0) -> Curve:
     """The curve through all stretches.
 
     `least`: no batch is shorter.
-    Errors come from batches of neighbouring requests: batch j of look k is one cluster over all rates, for rates share their
-    draws, so that a lucky stretch of arrivals is lucky at each of them. Raises Undefined with fewer than 2 rates, or where
-    nothing varies. Source: cluster-robust errors, Liang and Zeger, Biometrika 73 (1986).
+    Two estimates of its error, of which the larger counts. One from batches of neighbouring requests: batch j of runs that share
+    their draws is one cluster over all their rates, for a lucky stretch of arrivals is lucky at each of them. One from the binomial
+    law and each stretch's `time`: a run that happens to hold few bad stretches attains much and, by its batches alone, seems sure of
+    it. Raises Undefined with fewer than 2 rates, or where nothing varies. Source: cluster-robust errors, Liang and Zeger,
+    Biometrika 73 (1986); overdispersion, McCullagh and Nelder, "Generalized Linear Models", section 4.5.
     """
     rates = np.array([one.rate_per_s for one in stretches], dtype=np.float64)
     if len(set(rates.tolist())) < 2:
@@ -108,17 +112,18 @@ def fit(stretches: Sequence[Stretch], least: float = 1.0) -> Curve:
     shares = 1 / (1 + np.exp(-np.clip(beta[0] + beta[1] * x, -30, 30)))
     information = _information(x, (weights + 2 * PRIOR) * shares * (1 - shares))
     length = max(least, _longest(stretches) / BATCHES)
-    scores: dict[tuple[int, int], Floats] = {}
+    scores: dict[tuple[str | int, int], Floats] = {}
     for one, at, share in zip(stretches, x, shares, strict=True):
         for j, part in enumerate(np.array_split(one.good, max(1, round(one.good.size / length)))):
             gap = one.weight * (float(part.sum()) - part.size * float(share))
-            key = (one.look, j)
+            key = (one.draws, j)
             scores[key] = scores.get(key, np.zeros(2)) + gap * np.array([1.0, at])
     spread = np.array(list(scores.values()))
     count = len(spread)
     meat = spread.T @ spread * (count / max(1, count - 1))
     inverse = np.linalg.inv(information)
-    covariance = inverse @ meat @ inverse
+    own = np.array([one.weight**2 * one.time * one.good.size for one in stretches]) * shares * (1 - shares)
+    covariance = max((inverse @ each @ inverse for each in (meat, _information(x, own))), key=lambda each: each[0, 0])
     (aa, ab), (ba, bb) = covariance.tolist()
     return Curve(
         a=float(beta[0]),

@@ -21,6 +21,7 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Standing = Literal["good", "bad", "undecided"]
 LOOKS, LOOK_CONFIDENCE = 5, 0.98
+SHARED = 0  # the look whose draws all rates share; later looks draw for themselves
 FEWEST_WORTH = 10  # independent requests that a rate's looks have to be worth
 
 
@@ -29,7 +30,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     `strain`: how near each came to its limits. `scaled`: scale of all limits: which requests kept them. `single`: objective:
     which kept it (of those it could be said of).
-    `stable`: None where it can't be said. `settled` False: no steady state was seen.
+    `stable`: None where it can't be said. `settled` False: no steady state was seen. `parts`: workload class: its requests' good.
     """
 
     good: Bools
@@ -40,6 +41,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool = True
     scaled: Mapping[str, Bools] = {}
     single: Mapping[str, Bools] = {}
+    parts: Mapping[str, Bools] = {}
     run: str | None = None
 
 
@@ -65,18 +67,48 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     def share(self, objective: str) -> float | None:
         """How many keep one objective alone."""
-        kept = [one.single[objective] for one in self.looks if objective in one.single]
-        joined = np.concatenate(kept) if kept else np.zeros(0)
-        return float(joined.mean()) if joined.size else None
+        return _share([one.single[objective] for one in self.looks if objective in one.single])
+
+    def part(self, name: str) -> float | None:
+        """The attainment of one workload class."""
+        return _share([one.parts[name] for one in self.looks if name in one.parts])
+
+    def judged(self, name: str) -> int:
+        """How many requests of one workload class could be judged."""
+        return sum(one.parts[name].size for one in self.looks if name in one.parts)
 
     @property
     def stable(self) -> bool | None:
-        """Of the longest look that could say."""
-        return next((one.stable for one in reversed(self.looks) if one.stable is not None), None)
+        """What its looks say together: `stability`."""
+        return stability(self.looks)[0]
+
+    def leans_good(self, target: float, parts: Mapping[str, float]) -> bool:
+        """Whether it attained what it has to, decided or not, and its last look that could say was stable."""
+        last = next((one.stable for one in reversed(self.looks) if one.stable is not None), None)
+        shares = [(self.attainment, target)] + [(self.part(name), own) for name, own in parts.items()]
+        return last is not False and all(share is None or share >= own for share, own in shares)
 
     @property
     def requests(self) -> int:
         return sum(one.requests for one in self.looks)
+
+
+def _share(kept: list[Bools]) -> float | None:
+    joined = np.concatenate(kept) if kept else np.zeros(0)
+    return float(joined.mean()) if joined.size else None
+
+
+def stability(looks: Sequence[Seen]) -> tuple[bool | None, str]:
+    """(stable, the evidence): the last look that could say decides, but one that says no has to be borne out by the one before.
+
+    A queue that happens to build up in the last half of a short run looks like one that grows without end; two runs with draws
+    of their own seldom do.
+    """
+    told = [one for one in looks if one.stable is not None]
+    if not told or told[-1].stable:
+        return (True if told else None), ""
+    evidence = told[-1].stability or "the number in the system grew"
+    return (False if len(told) > 1 and told[-2].stable is False else None), evidence
 
 
 def time_of(looks: Sequence[Seen]) -> float:
@@ -88,38 +120,64 @@ def time_of(looks: Sequence[Seen]) -> float:
     return max(integrated_time(np.concatenate(parts).astype(np.float64)) for parts in kinds)
 
 
-def interval_of(looks: Sequence[Seen], confidence: float) -> tuple[float | None, float | None]:
-    """The exact interval of the attainment of all looks together, at the n that they are worth; none where they are too short
-    to say what they are worth."""
-    good = np.concatenate([one.good for one in looks])
+def interval_of(looks: Sequence[Seen], confidence: float, part: str | None = None) -> tuple[float | None, float | None]:
+    """The exact interval of the attainment of all looks together (of one class), at the n that they are worth; none where they
+    are too short to say what they are worth."""
+    good = np.concatenate([one.good if part is None else one.parts[part] for one in looks])
     if not good.size:
         return None, None
-    worth = good.size / time_of(looks)
+    time = time_of(looks)
+    if part is not None:  # neighbours of one class lie farther apart
+        whole = sum(one.good.size for one in looks)
+        time = max(1.0, integrated_time(good.astype(np.float64)), time * good.size / max(1, whole))
+    worth = good.size / time
     if worth < FEWEST_WORTH:
         return None, None
     return clopper_pearson_interval(float(good.mean()) * worth, worth, confidence)
 
 
-def standing_of(looks: Sequence[Seen], target: float) -> tuple[Standing, str]:
-    """Good, bad or undecided at the confidence of one look; and why."""
-    unstable = next((one for one in reversed(looks) if one.stable is not None), None)
-    if unstable is not None and unstable.stable is False:
-        return "bad", f"unstable: {unstable.stability}"
+def standing_of(looks: Sequence[Seen], target: float, parts: Mapping[str, float] | None = None) -> tuple[Standing, str]:
+    """Good, bad or undecided at the confidence of one look; and why. `parts`: the target of each workload class besides."""
+    stable, evidence = stability(looks)
+    if stable is False:
+        return "bad", f"unstable: {evidence}"
     if not any(one.good.size for one in looks):
         return "undecided", "no request could be judged"
-    low, high = interval_of(looks, LOOK_CONFIDENCE)
-    if high is not None and high < target:
-        return "bad", "attainment below the target"
-    if low is not None and low >= target:
+    wanted: dict[str | None, float] = {None: target}
+    wanted.update(parts or {})
+    bounds = {name: interval_of(looks, LOOK_CONFIDENCE, name) for name in wanted}
+    for name, (_, high) in bounds.items():
+        if high is not None and high < wanted[name]:
+            return "bad", f"attainment{f' of {name}' if name else ''} below the target"
+    if evidence:
+        return "undecided", f"a look said unstable: {evidence}"
+    if all(low is not None and low >= wanted[name] for name, (low, _) in bounds.items()):
         return ("good", "") if looks[-1].settled else ("undecided", "no steady state was seen")
     return "undecided", "its interval holds the target"
 
 
-def stretches_of(probe: Probe, part: Callable[[Seen], Bools | None]) -> list[Stretch]:
-    """A rate's looks, without those a quarter as long as its longest: they began with an empty service and flatter it."""
+def tail_time(one: Seen, target: float) -> float:
+    """For how many requests neighbours are alike in being among the (1 − target) that come nearest to their limits: unlike
+    whether they are good, this doesn't depend on how many happened to be bad."""
+    if one.strain is None or one.strain.size < FEWEST_WORTH:
+        return integrated_time(one.good.astype(np.float64))
+    worst = one.strain > np.quantile(one.strain, target, method="lower")
+    return integrated_time(worst.astype(np.float64))
+
+
+def stretches_of(
+    probe: Probe, part: Callable[[Seen], Bools | None], most: int, time: Callable[[Seen], float]
+) -> list[Stretch]:
+    """A rate's looks without the short ones: those began with an empty service and flatter it. `most`: requests of the longest
+    look at any rate; `time`: of a look, for how many requests neighbours are alike."""
     longest = max(one.requests for one in probe.looks)
-    told = [(look, part(one)) for look, one in enumerate(probe.looks) if 4 * one.requests > longest]
-    return [Stretch(probe.rate_per_s, look, good) for look, good in told if good is not None and good.size]
+    told = [
+        (look, one, part(one)) for look, one in enumerate(probe.looks) if 4 * one.requests > max(longest, most // 2)
+    ]
+    kept = [(look, one, good) for look, one, good in told if good is not None and good.size]
+    names = {look: "shared" if look == SHARED else f"{probe.rate_per_s!r}:{look}" for look, _, _ in kept}
+    times = {look: max(1.0, time(one) * good.size / max(1, one.good.size)) for look, one, good in kept}
+    return [Stretch(probe.rate_per_s, names[look], good, time=times[look]) for look, _, good in kept]
 
 
 def weighed(one: Stretch, middle: float, reach: float) -> Stretch:

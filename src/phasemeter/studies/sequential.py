@@ -5,6 +5,8 @@ service look alike from here), how requests are judged (contract/), the curve (c
 
 Each rate is looked at up to 5 times, each look as long as all before it together, each at 98 %: a rate is called good when it
 is not in less than 5 % of cases. (Stopping whenever a 95 % interval clears the target would be wrong far more often.)
+First looks share their draws over the rates, so that a bracket is found quickly; later looks draw for themselves, so that each of
+them tells something new (docs/decisions/0030-the-goodput-search.md).
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from phasemeter.errors import Undefined, UserError
-from phasemeter.studies.crossing import Curve, fit
+from phasemeter.errors import UserError
+from phasemeter.studies.bracket import bracket
+from phasemeter.studies.crossing import Curve
+from phasemeter.studies.curves import Curves
 from phasemeter.studies.looks import (
     LOOK_CONFIDENCE,
     LOOKS,
@@ -25,18 +29,16 @@ from phasemeter.studies.looks import (
     Seen,
     interval_of,
     standing_of,
-    stretches_of,
-    time_of,
-    weighed,
 )
 
 FEWEST = 250  # requests in a first look: MSER-5 needs as many
 NEAR = 0.03  # two rates closer than this (relative) are one
-# in log rate, one fit after another: what lies farther from the crossing doesn't shape the curve there
-REACHES = (1.0, 0.5, 0.5)
-NEAR_LOOKS, HASTY = 4, 0.25  # within this (in log rate) of the crossing a rate is looked at so often,
-LONG = 40  # or for so many times as many requests as neighbours are alike for
-SHARED_LOOKS = 2  # rates that took every look: with shared draws one more would tell little new
+APART = (0.05, 0.15)  # in log rate: how far beside the likely crossing rates are tried, at least and at most
+FULL = 3  # rates near the crossing that took every look: more would cost more than they tell
+CLOSE = 0.25  # in log rate: near the crossing
+LEAST_LOOKS = LOOKS  # that some rate near the crossing took, before an interval is believed that is narrow enough
+SUDDEN = 0.5  # of attainment, lost between two rates
+BINDS = 1.5  # a part that crosses so many times above the first doesn't bind
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,24 +49,27 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """`target`: share that has to be attained. `precision`: relative half width of the answer's interval that is enough.
+    """`target`: share that has to be attained; `parts`: by each workload class besides.
 
+    `precision`: relative half width of the answer's interval that is enough.
     `first_look`: requests; None: as many as a perfect look needs to clear the target. `most_s`: no run is begun that would
     end later.
     """
 
     target: float
     start_per_s: float = 1.0
+    parts: Mapping[str, float] = {}
     precision: float = 0.05
     first_look: int | None = None
     most_probes: int = 30
     most_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.target <= 1:
-            raise UserError(f"attainment {self.target:g}: write a share above 0, like 95 %")
-        if self.target > 0.9999:
-            raise UserError("attainment 100 %: no number of requests can show it: write less, like 99.9 %")
+        for share in (self.target, *self.parts.values()):
+            if not 0 < share <= 1:
+                raise UserError(f"attainment {share:g}: write a share above 0, like 95 %")
+            if share > 0.9999:
+                raise UserError("attainment 100 %: no number of requests can show it: write less, like 99.9 %")
         if not (self.start_per_s > 0 and math.isfinite(self.start_per_s)):
             raise UserError("a search needs a finite start rate above 0, like --rate 4/s")
         if not (0 < self.precision < 1 and self.most_probes >= 2):
@@ -79,6 +84,14 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             return self.first_look
         needed = math.log((1 - LOOK_CONFIDENCE) / 2) / math.log(self.target)
         return max(FEWEST, math.ceil(1.2 * needed))
+
+
+class Crossing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a curve reaches its target, and the 95 % interval of that rate, as far as it has one."""
+
+    curve: Curve
+    rate_per_s: float
+    interval: tuple[float, float] | None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +129,7 @@ class Searcher:
         self.measure, self.search, self.tell = measure, search, tell
         self.clock = clock or Clock()
         self.probes: dict[float, Probe] = {}
+        self._curves = Curves(search.target)
         self.started_s = self.clock.now_s()
         self.out_of_time = False
 
@@ -134,7 +148,7 @@ class Searcher:
                 break
             seen = self.measure(rate, self.search.requests(len(looks)), len(looks))
             looks.append(seen)
-            standing, why = standing_of(looks, self.search.target)
+            standing, why = standing_of(looks, self.search.target, self.search.parts)
             known = Probe(
                 rate_per_s=rate, looks=tuple(looks), standing=standing, interval=interval_of(looks, 0.95), why=why
             )
@@ -158,8 +172,8 @@ class Searcher:
         """Bracket, close in on the crossing, look once beyond it."""
         if self._bracket():
             self._close_in()
-        curve = self.curve()
-        value, interval, reason = self._answer(curve)
+        crossing = self.crossing()
+        value, interval, reason = self._answer(crossing)
         beyond = self._beyond(value)
         probes = tuple(self.probes[rate] for rate in sorted(self.probes))
         warnings = []
@@ -168,9 +182,9 @@ class Searcher:
                 f"attainment_not_monotone: {beyond.rate_per_s:.4g} req/s is good again, past a rate that is not"
             )
         return Found(
-            value=value, interval=interval, binding=self._binding(value), probes=probes, curve=curve, reason=reason,
-            beyond=beyond, sensitivity=self._rates_of(lambda seen: seen.scaled),
-            single=self._rates_of(lambda seen: seen.single), warnings=tuple(warnings),
+            value=value, interval=interval, binding=self._binding(value), probes=probes, reason=reason,
+            curve=None if crossing is None else crossing.curve, beyond=beyond, warnings=tuple(warnings),
+            sensitivity=self._rates_of(lambda seen: seen.scaled), single=self._rates_of(lambda seen: seen.single),
         )  # fmt: skip
 
     def low(self) -> float | None:
@@ -183,138 +197,133 @@ class Searcher:
         """The lowest rate that is bad."""
         return min((r for r, p in self.probes.items() if p.standing == "bad"), default=None)
 
-    def likely(self) -> float | None:
-        """The highest rate below the lowest bad one that attained the target, decided or not."""
-        high = self.high()
-        rates = [
-            r for r, p in self.probes.items() if (p.attainment or 0.0) >= self.search.target and p.standing != "bad"
-        ]
-        return max((rate for rate in rates if high is None or rate < high), default=None)
+    def between(self) -> tuple[float | None, float | None]:
+        """The rates that the crossing seems to lie between, decided or not."""
+        return bracket(tuple(self.probes.values()), self.search.target, self.search.parts)
 
     def _bracket(self) -> bool:
-        """Double or halve until the crossing lies between two rates, or beside one that a first look can't decide."""
+        """Double or halve until the crossing seems to lie between two rates."""
         rate = self.search.start_per_s
-        first = self.probe(rate, most_looks=1)
-        while first is not None and len(self.probes) < self.search.most_probes // 2:
-            low, high = self.low(), self.high()
-            undecided = [r for r, p in self.probes.items() if p.standing == "undecided"]
-            if (low is not None and high is not None) or (undecided and len(self.probes) >= 3):
+        while self.probe(rate, most_looks=1) is not None and len(self.probes) < self.search.most_probes // 2:
+            below, above = self.between()
+            if below is not None and above is not None:
                 return True
-            share = self.probes[rate].attainment
-            up = high is None and (low is not None or (share or 0.0) >= self.search.target)
-            rate = max(self.probes) * 2 if up else min(self.probes) / 2
-            first = self.probe(rate, most_looks=1)
+            rate = max(self.probes) * 2 if above is None else min(self.probes) / 2
         return False
 
     def _close_in(self) -> None:
         while len(self.probes) < self.search.most_probes and not self.out_of_time:
-            if self._hasty() is None and self._enough():
+            crossing = self.crossing()
+            if self._enough(crossing):
                 return
-            hasty = self._hasty()
-            rate = self._next() if hasty is None else hasty
-            least = 1 if hasty is None else len(self.probes[hasty].looks) + 1
-            if rate is None or self.probe(rate, least_looks=least) is None:
+            rate = self._next(crossing)
+            looks = len(self.probes[rate].looks) + 1 if rate in self.probes else self._looks_at(rate)
+            if self.probe(rate, most_looks=looks, least_looks=looks) is None:
                 return
 
-    def _hasty(self) -> float | None:
-        """A rate near the crossing that was decided by a short run: near saturation such a run may see no queue at all."""
-        curve = self.curve()
-        crossing = curve.crossing(self.search.target) if curve is not None else None
-        if crossing is None:
-            return None
-        enough = LONG * self._longest()
-        near = {r: p for r, p in self.probes.items() if abs(math.log(r / crossing)) < HASTY}
-        short = [r for r, p in near.items() if len(p.looks) < NEAR_LOOKS and p.requests < enough]
-        return min(short, key=lambda rate: abs(math.log(rate / crossing)), default=None)
+    def _near(self, rate: float) -> list[Probe]:
+        return [p for r, p in self.probes.items() if abs(math.log(r / rate)) < CLOSE]
 
-    def _enough(self) -> bool:
+    def _looks_at(self, rate: float) -> int:
+        """How many looks a new rate takes at once: half as many requests as the longest near it has, for a short run near
+        saturation may see no queue at all."""
+        longest = max((p.requests for p in self._near(rate)), default=0)
+        return next(k for k in range(1, LOOKS + 1) if k == LOOKS or 2 * self.search.requests(k) >= longest)
+
+    def _enough(self, crossing: Crossing | None) -> bool:
         low, high = self.low(), self.high()
-        width = 1 + self.search.precision
-        if low is not None and high is not None and high / low <= width**2:
+        width = (1 + self.search.precision) ** 2
+        if low is not None and high is not None and high / low <= width:
             return True
-        full = [p.rate_per_s for p in self.probes.values() if len(p.looks) == LOOKS]
-        curve = self.curve()
-        found = curve.interval(self.search.target) if curve is not None else None
-        if curve is None or found is None:
+        middle = self._middle(crossing)
+        if middle is None:
             return False
-        crossing = curve.crossing(self.search.target) or 0.0
-        if any(found[0] <= rate <= found[1] for rate in full) or len(full) > SHARED_LOOKS:
-            return True  # a rate that can't be told from the crossing took every look: with shared draws others tell little
-        near = [p for p in self.probes.values() if abs(math.log(p.rate_per_s / crossing)) < 2 * self.search.precision]
-        return found[1] / found[0] <= width**2 and any(len(p.looks) > 1 for p in near)
+        near = self._near(middle)
+        if sum(len(p.looks) == LOOKS for p in near) >= FULL:
+            return True
+        found = crossing.interval if crossing is not None else None
+        return found is not None and found[1] / found[0] <= width and max(len(p.looks) for p in near) >= LEAST_LOOKS
 
-    def _next(self) -> float | None:
-        """The curve's crossing, kept inside the bracket; a rate close by that is still open is looked at again instead."""
-        low, high = self.low() or self.likely(), self.high()
-        curve = self.curve()
-        crossing = curve.crossing(self.search.target) if curve is not None else None
-        if low is not None and high is not None:
-            margin = (high / low) ** 0.15
-            middle = math.sqrt(low * high)
-            steep = high / low > 4
-            crossing = middle if crossing is None or steep else min(max(crossing, low * margin), high / margin)
-        if crossing is None:
-            crossing = min(self.probes) / 2 if high is not None else max(self.probes) * 2
-        crossing = min(max(crossing, min(self.probes) / 2), max(self.probes) * 2)
-        beside = sorted(self.probes, key=lambda rate: abs(math.log(rate / crossing)))
-        for rate in beside:
-            if abs(math.log(rate / crossing)) > NEAR:
-                break
-            if self.probes[rate].standing == "undecided" and len(self.probes[rate].looks) < LOOKS:
-                return rate
-            return crossing if abs(math.log(rate / crossing)) > NEAR / 6 else None
-        return crossing
+    def _middle(self, crossing: Crossing | None) -> float | None:
+        if crossing is not None:
+            return crossing.rate_per_s
+        below, above = self.between()
+        return math.sqrt(below * above) if below is not None and above is not None else None
 
-    def curve(self) -> Curve | None:
-        """The logistic near the crossing. Unstable rates, whose attainment depends on how long one looks, are left out."""
-        return self._fitted(lambda seen: seen.good)
+    def _next(self, crossing: Crossing | None) -> float:
+        """Beside the likely crossing, on the side that was looked at less; a rate close by that has looks left, before a new one."""
+        below, above = self.between()
+        if below is None or above is None:
+            return max(self.probes) * 2 if above is None else min(self.probes) / 2
+        wide, quarter = above / below, math.sqrt(math.sqrt(above / below))
+        if crossing is None or wide > 1.5 or not below / 1.2 < crossing.rate_per_s < above * 1.2:
+            return self._or_close(math.sqrt(below * above))
+        middle = crossing.rate_per_s
+        if self.low() == below and self.high() == above:  # a sudden end: both sides are sure
+            return min(max(middle, below * quarter), above / quarter)
+        apart = APART[1]
+        if crossing.interval is not None:
+            apart = min(max(math.log(crossing.interval[1] / crossing.interval[0]) / 2, APART[0]), APART[1])
+        told = {
+            s: sum(p.requests for p in self._near(middle) if s * math.log(p.rate_per_s / middle) > 0) for s in (-1, 1)
+        }
+        side = min(told, key=lambda each: told[each])
+        return self._or_close(middle * math.exp(apart * side))
 
-    def _longest(self) -> float:
-        """For how many requests neighbours are alike, at the rate where that is longest."""
-        return max((time_of(p.looks) for p in self.probes.values() if p.stable is not False), default=1.0)
+    def _or_close(self, rate: float) -> float:
+        """A rate close by that has looks left, else this one."""
+        close = [r for r, p in self.probes.items() if abs(math.log(r / rate)) <= NEAR and len(p.looks) < LOOKS]
+        return min(close, key=lambda one: abs(math.log(one / rate)), default=rate)
 
-    def _fitted(self, part: Callable[[Seen], Bools | None]) -> Curve | None:
-        longest = self._longest()
-        stretches = [
-            one for probe in self.probes.values() if probe.stable is not False for one in stretches_of(probe, part)
+    # ---- the curve
+
+    def crossing(self) -> Crossing | None:
+        """Where the whole crosses its target, or the workload class that crosses its own first."""
+        found = [self._crossing(lambda seen: seen.good, self.search.target)]
+        found += [
+            self._crossing(_named(lambda seen: seen.parts, name), target) for name, target in self.search.parts.items()
         ]
-        try:
-            curve = fit(stretches, 3 * longest)
-            for reach in REACHES:
-                middle = curve.crossing(self.search.target)
-                if middle is None:
-                    return curve
-                near = [weighed(one, middle, reach) for one in stretches]
-                near = [one for one in near if one.weight > 0.05]
-                if len({one.rate_per_s for one in near}) < 3:
-                    break
-                curve = fit(near, 3 * longest)
-        except Undefined:
+        crossed = [one for one in found if one is not None]
+        if not crossed:
             return None
-        return curve
+        first = min(crossed, key=lambda one: one.rate_per_s)
+        # what crosses far above the first can't be the one that binds
+        bounds = [one.interval for one in crossed if one.rate_per_s < BINDS * first.rate_per_s]
+        told = [one for one in bounds if one is not None]
+        whole = (min(low for low, _ in told), min(high for _, high in told)) if len(told) == len(bounds) else None
+        return msgspec.structs.replace(first, interval=whole)
 
-    def _answer(self, curve: Curve | None) -> tuple[float | None, tuple[float | None, float | None], str | None]:
-        low, high = self.low(), self.high()
+    def _crossing(self, part: Callable[[Seen], Bools | None], target: float) -> Crossing | None:
+        curve = self._curves.fitted(self.probes.values(), part, target)
+        rate = None if curve is None else curve.crossing(target)
+        if curve is None or rate is None:
+            return None
+        return Crossing(curve=curve, rate_per_s=rate, interval=curve.interval(target))
+
+    def _answer(self, crossing: Crossing | None) -> tuple[float | None, tuple[float | None, float | None], str | None]:
         reason = "out_of_time" if self.out_of_time else None
         if not self.probes:
             return None, (None, None), reason
-        crossing = curve.crossing(self.search.target) if curve is not None else None
-        if high is None and crossing is None:
-            return low, (low, None), reason or "no_rate_missed"
-        interval = curve.interval(self.search.target) if curve is not None and crossing is not None else None
-        if crossing is None or not self._within(crossing):
-            likely = low or self.likely()
-            if likely is None:
-                return None, (None, high), reason or "target_never_attained"
-            if low is None:
-                return (math.sqrt(likely * high) if high is not None else likely), (None, high), reason
-            return (math.sqrt(low * high) if high is not None else low), (low, high), reason
+        low, high = self.low(), self.high()
+        below, above = self.between()
+        if below is None:
+            return None, (None, high), reason or "target_never_attained"
+        if above is None:
+            return below, (low, None), reason or "no_rate_missed"
         unstable = min((r for r, p in self.probes.items() if p.stable is False), default=None)
-        if (
-            unstable is not None and crossing >= unstable
-        ):  # what grows without end keeps no promise, whatever it attained
-            return (math.sqrt(low * unstable) if low else None), (low, unstable), reason
-        return crossing, interval or (low, high), reason
+        if crossing is None or not self._within(crossing.rate_per_s) or self._sudden(low, high):
+            return math.sqrt(below * above), (low, high), reason
+        if unstable is not None and crossing.rate_per_s >= unstable:
+            # what grows without end keeps no promise, whatever it attained
+            return math.sqrt(below * unstable) if below < unstable else below, (low, unstable), reason
+        return crossing.rate_per_s, crossing.interval or (low, high), reason
+
+    def _sudden(self, low: float | None, high: float | None) -> bool:
+        """Whether attainment falls off between two neighbouring rates, both decided: no curve tells more than they do."""
+        if low is None or high is None or any(low < rate < high for rate in self.probes):
+            return False
+        kept, lost = self.probes[low].attainment, self.probes[high].attainment
+        return kept is not None and lost is not None and kept - lost > SUDDEN
 
     def _within(self, rate: float) -> bool:
         return min(self.probes) / 1.5 <= rate <= max(self.probes) * 1.5
@@ -347,8 +356,12 @@ class Searcher:
         names = dict.fromkeys(name for p in self.probes.values() for one in p.looks for name in part(one))
         found: dict[str, float | None] = {}
         for name in names:
-            curve = self._fitted(lambda seen, name=name: part(seen).get(name))  # type: ignore[misc]
+            curve = self._curves.fitted(self.probes.values(), _named(part, name), self.search.target, short=True)
             rate = curve.crossing(self.search.target) if curve is not None else None
             inside = rate is not None and min(self.probes) <= rate <= max(self.probes)
             found[name] = rate if inside else None
         return found
+
+
+def _named(part: Callable[[Seen], Mapping[str, Bools]], name: str) -> Callable[[Seen], Bools | None]:
+    return lambda seen: part(seen).get(name)
