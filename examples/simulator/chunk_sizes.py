@@ -46,3 +46,11 @@ for budget in (*CHUNKS, 8224):
         steps.append(cost.step_s(32, 32_000 + 32 * len(steps), [(new, done)]))
         done += new
     print(f"{budget:6}   {1e3 * sum(steps):14.0f} ms   {1e3 * max(steps):27.0f} ms   {1e3 * alone:9.1f} ms")
+
+print(
+    "\nMatrices compute whole tiles of 128 tokens: one token more can cost a tile (measured: 257 takes 32 % more than 256)"
+)
+print("chunk   " + "".join(f"{chunk:9}" for chunk in (256, 257, 384, 385, 512, 513, 2048, 2049)))
+times = [cost.step_s(0, 0, [(chunk, 0)]) for chunk in (256, 257, 384, 385, 512, 513, 2048, 2049)]
+print("time  " + "".join(f"{1e3 * time:7.1f}{'ms':>2}" for time in times))
+print("257 over 256: " + f"{times[1] / times[0] - 1:+.0%}; 2049 over 2048: {times[7] / times[6] - 1:+.0%}")

@@ -18,21 +18,33 @@ PLAN = """
 workload: {input_tokens: 100, output_tokens: 100, arrivals: {poisson: 1/s}}
 deployment: {model: llama-3.1-8b, policy: vllm_v1, max_num_batched_tokens: 2048, """
 
-# (accelerator, its limits as the run's meta.json resolved them): largest errors of mean TTFT and TPOT
+PROFILES = RUNS.parent / "layer_profiles"
+
+# (accelerator, its limits as the run's meta.json resolved them): largest errors of mean TTFT and TPOT. Nearly all of TTFT is waiting for
+# memory (RTX 4090) or for one of 128 seats (RTX PRO 6000): there an error of step time counts several times.
 CASES = {
-    "RTX4090_Llama-3.1-8B": ("hardware: RTX4090, max_num_seqs: 256, kv_tokens: 41408}", 0.05, 0.03),
-    "RTXPRO6000_Llama-3.1-8B": ("hardware: RTXPRO6000, max_num_seqs: 128}", 0.12, 0.04),
-}
+    "the formula, RTX 4090": ("RTX4090", "hardware: RTX4090, max_num_seqs: 256, kv_tokens: 41408}", 0.04, 0.02),
+    "the formula, RTX PRO 6000": ("RTXPRO6000", "hardware: RTXPRO6000, max_num_seqs: 128}", 0.09, 0.03),
+    "its kernels, RTX PRO 6000": (
+        "RTXPRO6000", "hardware: RTXPRO6000, max_num_seqs: 128, step_time: {tables: here}}", 0.03, 0.03
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("run", CASES)
-def test_mean_ttft_and_tpot_are_within_a_few_percent_of_a_real_run(run: str) -> None:
-    if not (RUNS / run).is_dir():
-        pytest.skip(f"../shared is not here: {RUNS / run}")
-    rest, ttft_error, tpot_error = CASES[run]
-    rows = [json.loads(line) for line in (RUNS / run / "requests.jsonl").read_text().splitlines()]
+@pytest.mark.parametrize("case", CASES)
+def test_mean_ttft_and_tpot_are_within_a_few_percent_of_a_real_run(case: str) -> None:
+    hardware, rest, ttft_error, tpot_error = CASES[case]
+    run = RUNS / f"{hardware}_Llama-3.1-8B"
+    if not run.is_dir():
+        pytest.skip(f"../shared is not here: {run}")
+
+    def read(name: str) -> list[str]:
+        folder = PROFILES / f"{hardware}_meta-llama_Llama-3.1-8B_bf16_tp1"
+        return (folder / Path(name).name).read_text().splitlines(keepends=True)
+
+    rows = [json.loads(line) for line in (run / "requests.jsonl").read_text().splitlines()]
     rows.sort(key=lambda row: float(row["queued_ts"]))
-    serving = build(parse_plan(PLAN + rest), tokens=False)
+    serving = build(parse_plan(PLAN + rest, read=read), tokens=False)
     events: list[Event] = []
     for number, row in enumerate(rows):
         arrival = round((row["queued_ts"] - rows[0]["queued_ts"]) * 1e9)

@@ -45,6 +45,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allreduce: dict[str, Link]
     hop_bytes_per_s: float  # one pipeline hop, or a KV transfer inside a node
     sources: tuple[str, ...]
+    tile_tokens: int = 1  # matrices compute whole tiles of so many tokens, from two tiles on
 
 
 def _key(name: str) -> str:
