@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phasemeter.server.headers import server_timing, timings_in_headers
-from phasemeter.server.timings import found_in, llamacpp
+from phasemeter.server.otlp import spans_of_json, timings_of
+from phasemeter.server.timings import faults_of, found_in, llamacpp
 
 
 def phases(body: dict[str, Any]) -> dict[str, float]:
@@ -91,3 +94,42 @@ def test_server_timing_entries_are_read_as_the_standard_says() -> None:
         t for t in timings_in_headers({"Server-Timing": "server_queue;dur=4, app;dur=9"}) if t.engine == "trtllm"
     ]
     assert found.values[0].phase == "queue" and found.values[0].value_s == pytest.approx(0.004)
+
+
+def test_a_difference_of_two_clocks_is_implausible_on_either_side_of_zero() -> None:
+    for value in (1.8e9, -1.8e9):
+        assert faults_of(value)[0].startswith("implausible")
+    assert faults_of(-0.2)[0].startswith("negative") and faults_of(0.2) == ()
+
+
+def test_a_stamp_beyond_any_calendar_is_no_instant() -> None:
+    told = found_in({"meta_info": {"e2e_latency": 1.0, "forward_entry_time": 1e308, "prefill_finished_time": 1.0}})[0]
+    assert [one.boundary for one in told.instants] == ["prefill_end"]
+
+
+_KEYS = st.sampled_from([
+    "meta_info", "metrics", "timings", "usage", "time_info", "nvext", "timing", "perf_metrics", "timing_metrics", "values",
+    "e2e_latency", "queue_time", "forward_entry_time", "prompt_ms", "predicted_n", "predicted_ms", "total_duration",
+    "arrival_time", "first_scheduled_time", "last_token_time", "ttft_ms", "queue_time_ms", "resourceSpans", "scopeSpans", "spans",
+    "attributes", "key", "value", "arrayValue", "intValue", "doubleValue", "startTimeUnixNano", "name",
+])  # fmt: skip
+_LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.floats(),
+    st.sampled_from(["", "x", "1e3", "nan", "llm_request"]),
+)
+_DOCUMENTS = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=4)),
+    max_leaves=25,
+)
+
+
+@given(st.dictionaries(_KEYS, _DOCUMENTS, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=150)
+def test_no_shape_of_json_breaks_a_reader(document: dict[str, object]) -> None:
+    found_in(document)
+    for span in spans_of_json(document):
+        timings_of(span)

@@ -58,7 +58,8 @@ def _value(told: object) -> Any:
         if kind in {"doubleValue", "double_value"}:
             return number(value)
         if kind in {"arrayValue", "array_value"} and isinstance(value, Mapping):
-            return [_value(item) for item in value.get("values", ())]
+            items = value.get("values")
+            return [_value(item) for item in items] if isinstance(items, list) else []
         return value
     return None
 

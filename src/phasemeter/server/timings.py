@@ -15,6 +15,7 @@ import msgspec
 from phasemeter.records.evidence import ClockDomain, EvidenceInstant, EvidenceValue
 
 LONGEST_S = 1e6  # twelve days: above it a "duration" is an instant, or a difference of two different clocks
+LATEST_S = 1e10  # the year 2286: no instant of a server's is later
 FASTEST_PER_S = 1e5  # tokens per second of one request: above it a throughput is a division by nothing
 
 Json = Mapping[str, Any]
@@ -47,17 +48,17 @@ def number(value: object) -> float | None:
         return None
     try:
         found = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 
 
 def faults_of(value_s: float) -> tuple[str, ...]:
     """Why a duration can't be one: negative, or so long that two clocks were mixed. The value itself stays as told."""
+    if abs(value_s) > LONGEST_S:
+        return ("implausible: longer than 12 days: two clocks were mixed",)
     if value_s < 0:
         return ("negative: a clock stepped, or two clocks were mixed",)
-    if value_s > LONGEST_S:
-        return ("implausible: longer than 12 days: two clocks were mixed",)
     return ()
 
 
@@ -217,7 +218,7 @@ def sglang(meta: Json) -> Timings:
             request_id=request,
         )
         for name, boundary in _SGLANG_INSTANTS.items()
-        if (stamp := stamps[name]) is not None
+        if (stamp := stamps[name]) is not None and abs(stamp) < LATEST_S
     ]  # fmt: skip
     for phase, start, end, first, last in (
         ("prefill", "prefill_start", "prefill_end", "forward_entry_time", "prefill_finished_time"),
