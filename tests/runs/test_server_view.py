@@ -66,6 +66,17 @@ def test_of_too_many_spans_the_first_are_joined_and_that_is_said(
     assert evidence.warnings[0].startswith("too_many_spans")
 
 
+def test_a_flood_of_copies_keeps_no_later_span_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_evidence, "MAX_SPANS", 3)
+    (tmp_path / "evidence").mkdir()
+    again = body("chatcmpl-a")
+    for number in range(5):
+        (tmp_path / "evidence" / f"spans-{number:06}.pb").write_bytes(again)
+    (tmp_path / "evidence" / "spans-000009.pb").write_bytes(body("chatcmpl-b"))
+    evidence = ServerEvidence(tmp_path)
+    assert [bool(evidence.of(seen(name)).values) for name in ("a", "b")] == [True, True] and not evidence.warnings
+
+
 def test_a_receiver_takes_only_so_many_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp_receiver, "MAX_BODIES", 2)
     receiver = otlp_receiver.OtlpReceiver(tmp_path)

@@ -20,7 +20,7 @@ from phasemeter.runs.evidence_files import page_of
 from phasemeter.runs.tables import REQUESTS, SERVER_INSTANTS
 from phasemeter.server.exposition import Page
 from phasemeter.server.headers import timings_in_headers
-from phasemeter.server.joins import Identity, SpanIndex
+from phasemeter.server.joins import Identity, SpanIndex, without_copies
 from phasemeter.server.otlp import MAX_SPANS, Span, decode, engine_of, timings_of
 from phasemeter.server.prometheus import EngineReading, read_pages
 from phasemeter.server.timings import Timings, found_in
@@ -77,7 +77,12 @@ class ServerEvidence:
             self.tokens_known &= row.server_output_tokens is not None
             self.window_tokens += row.server_output_tokens or 0
         if self.index is not None:
-            identity = Identity(request_id=row.request_id, traceparent=seen.traceparent, response_id=row.response_id)
+            identity = Identity(
+                request_id=row.request_id,
+                traceparent=seen.traceparent,
+                response_id=row.response_id,
+                sent_id=row.sent_id,
+            )
             _, spans, clash = self.index.of(identity)
             self.ambiguous += clash
             self.joined += bool(spans) and row.phase == "measured"
@@ -124,9 +129,11 @@ def _simulated(seen: Seen) -> tuple[EvidenceValue, ...]:
 def spans_of(directory: Path, warnings: list[str]) -> list[Span]:
     """The request spans of all bodies received, MAX_SPANS at most; a damaged body costs itself, and is named."""
     spans: list[Span] = []
+    known: dict[tuple[str, str], Span] = {}  # a flood of copies must not keep later spans out
     for path in sorted(directory.glob("spans-*")):
         try:
-            spans += [span for span in decode(path.read_bytes(), str(path)) if engine_of(span)]
+            told = [span for span in decode(path.read_bytes(), str(path)) if engine_of(span)]
+            spans += without_copies(told, known)
         except FileError as damaged:
             warnings.append(f"damaged_spans: {damaged}")
         if len(spans) > MAX_SPANS:
