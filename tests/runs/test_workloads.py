@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from pathlib import Path
@@ -345,3 +346,34 @@ def test_a_null_takes_a_field_of_the_runs_own_out_of_the_body(bench: Bench) -> N
     (request,) = server.measured
     assert "max_tokens" not in request.body and request.body["stream_options"] == {"include_usage": True, "more": 1}
     assert ran.code == 0
+
+
+@pytest.mark.parametrize("load", [["--rate", "100"], ["--concurrency", "2"], ["--concurrency", "2", "--turns", "3"]])
+def test_every_request_goes_out_under_an_id_that_is_on_record(bench: Bench, load: list[str]) -> None:
+    """So that a server's log can be joined: the warm-up's too, and those of a conversation's later turns."""
+    with served() as server:
+        ran = bench(server.url, "--requests", "6", "--warmup", "2", *load)
+        again = bench(server.url, "--requests", "6", "--warmup", "2", *load)
+    heads = [request.headers.get("x-request-id") for request in server.requests]
+    probes, sent = heads.count(None), [one for one in heads if one]
+    assert probes in (2, 4) and len(set(sent)) == len(sent) == 16  # of two runs, none twice
+    table = list(csv.DictReader(bench.report(ran.path, "--csv", "requests").out.splitlines()))
+    rows = {row["sent_id"] for row in table if row["phase"] == "measured"}
+    assert len(rows) == 6 and rows < set(sent) and again.code == 0
+    assert all(one.startswith("run-1-") for one in rows)
+
+
+def test_a_request_id_of_the_persons_own_is_sent_and_no_other(bench: Bench) -> None:
+    with served() as server:
+        bench(server.url, "--requests", "2", "--header", "X-Request-ID: mine")
+    assert {request.headers["x-request-id"] for request in server.requests} == {"mine"}
+    assert all(request.raw for request in server.requests)
+
+
+def test_the_warm_up_takes_nothing_of_a_closed_loops_duration(bench: Bench) -> None:
+    """Answers of 60 ms: 8 warm-up requests in 2 slots take 240 ms, and 300 ms are left for 2 x 5 measured ones."""
+    with served(Behaviour(ttft_s=0.06)) as server:
+        ran = bench(server.url, "--concurrency", "2", "--duration", "300ms", "--warmup", "8", "--output-tokens", "1")
+    dues = sorted(float(row["scheduled_s"]) for row in csv.DictReader(
+        bench.report(ran.path, "--csv", "requests").out.splitlines()) if row["phase"] == "measured")  # fmt: skip
+    assert dues[-1] - dues[0] > 0.15  # counted from the command's start at most 60 ms were left

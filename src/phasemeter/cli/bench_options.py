@@ -41,7 +41,8 @@ class BenchOptions:
         Text,
         Parameter(
             group=LOAD,
-            help='with --rate: poisson (default), constant, gamma:CV, burst:N, ramp:1/s:8/s (over the run, or :60s) or steps:1/s:30s:4/s:30s',
+            help='with --rate: poisson (default), constant, gamma:CV, burst:N, ramp:1/s:8/s (over the run, or :60s) or'
+            " steps:1/s:30s:4/s:30s",
         ),
     ] = None
     think_time: Annotated[

@@ -39,7 +39,8 @@ class Due:
         self._closed_loop = options.mode == "closed"
         self._cap = None if self._closed_loop else slots
         self._free: deque[int] = deque([start_ns] * (slots or 1)) if self._closed_loop else deque()
-        self._until_ns = NEVER_NS if options.duration_s is None else start_ns + round(options.duration_s * 1e9)
+        self._duration_ns = None if options.duration_s is None else round(options.duration_s * 1e9)
+        self._until_ns = NEVER_NS  # known when the first measured request takes a slot: a warm-up takes none of its time
         self._record = record
         self._queue: deque[tuple[Row, bytes]] = deque()
         self._queue_bytes = 0
@@ -114,7 +115,10 @@ class Due:
     def _fill_slots(self, now: int) -> None:
         while self._free and self._queue:
             row, body = self._pop()
-            due = self._free.popleft() + row.planned.think_ns
+            free_ns = self._free.popleft()
+            if self._duration_ns is not None and self._until_ns == NEVER_NS and row.planned.phase != "warmup":
+                self._until_ns = free_ns + self._duration_ns
+            due = free_ns + row.planned.think_ns
             exchange = Exchange(row.planned, body, due, row.row, False)
             if due <= now:
                 self.ready.append(exchange)

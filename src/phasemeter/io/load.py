@@ -213,7 +213,8 @@ class Sender:
         exchange.feed = exchange.end.feed
         if self.next_request is not None:
             exchange.kept = []
-        data = with_body(self._prefix, exchange.body, exchange.planned.traceparent)
+        planned = exchange.planned
+        data = with_body(self._prefix, exchange.body, planned.traceparent, planned.sent_id)
         exchange.request_bytes = len(data)
         now = exchange.send_start_ns = exchange.last_ns = monotonic_ns()
         try:

@@ -48,7 +48,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`open`: each request at its due offset, `concurrency` is a cap (None: none). `closed`: `concurrency` slots.
 
     `drain_s`: how long to wait for answers after the last send, None for all; the rest is cancelled. `duration_s` ends a
-    closed loop: rows that no slot took by then were never due. `prewarm`: how many connections stand ready.
+    closed loop, counted from its first measured request: rows that no slot took by then were never due. `prewarm`: how
+    many connections stand ready.
     """
 
     mode: Literal["open", "closed"] = "open"

@@ -104,7 +104,8 @@ def head(target: Target, method: str = "POST", path: str | None = None) -> bytes
         raise UserError("a header or the path holds a character that HTTP can't carry: use ASCII") from wrong
 
 
-def with_body(prefix: bytes, body: bytes, traceparent: str | None = None) -> bytes:
-    """The whole request: `prefix` from `head`, the length, the body."""
+def with_body(prefix: bytes, body: bytes, traceparent: str | None = None, sent_id: str | None = None) -> bytes:
+    """The whole request: `prefix` from `head`, what names this one, the length, the body."""
     trace = b"traceparent: %b\r\n" % traceparent.encode("ascii") if traceparent else b""
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (prefix, trace, len(body), body)
+    name = b"x-request-id: %b\r\n" % sent_id.encode("ascii") if sent_id else b""
+    return b"%b%b%bContent-Length: %d\r\n\r\n%b" % (prefix, trace, name, len(body), body)

@@ -45,6 +45,7 @@ def _row(
         phase=planned.phase,
         worker=capture.worker,
         workload_class=planned.workload_class,
+        sent_id=planned.sent_id,
         conversation=planned.conversation,
         turn=planned.turn,
         asked_input_tokens=planned.input_tokens,

@@ -40,3 +40,4 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prefix_tokens: int = 0  # how many of `input_tokens` the group shares
     hash_ids: tuple[int, ...] = ()  # a trace's prompt blocks: equal ids are equal text
     traceparent: str | None = None
+    sent_id: str | None = None  # what goes out as x-request-id; None: nothing, or a header of the person's own

@@ -81,6 +81,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     finish_reason: str | None = None
     response_id: str | None = None
+    sent_id: str | None = None  # what we sent as x-request-id: a server's logs name it
     choices: tuple[ChoiceTimes, ...] = ()
     single_arrival: bool = False  # all output came in one read
     observer_lag_ns: int | None = None  # the largest user − kernel of its reads

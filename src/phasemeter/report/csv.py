@@ -33,7 +33,7 @@ _OWN = (
     "scheduled_s", "sent_s", "first_output_s", "last_output_s", "end_s", "ttft_ms", "ttfo_ms", "tpot_ms",
     "tpot_null_reason", "e2e_ms", "prompt_tokens", "input_tokens", "output_tokens", "output_tokens_source",
     "reasoning_tokens", "cached_tokens", "asked_input_tokens", "asked_output_tokens", "finish_reason", "warnings",
-    "observer_lag_ms", "resent",
+    "observer_lag_ms", "resent", "sent_id",
 )  # fmt: skip
 _DURATIONS = tuple(name for name in PER_REQUEST if name not in {"ttft", "ttfo", "tpot", "e2e"})
 REQUESTS = (
@@ -105,7 +105,7 @@ def request_fields(row: RequestRow, origin_ns: int) -> dict[str, Any]:
         return None if value is None else value * 1e3
 
     fields: dict[str, Any] = {
-        "id": row.request_id, "request_id": row.request_id, "phase": row.phase, "worker": row.worker,
+        "id": row.request_id, "request_id": row.request_id, "sent_id": row.sent_id, "phase": row.phase, "worker": row.worker,
         "workload_class": row.workload_class, "outcome": row.outcome, "error": row.failure,
         "error_text": row.failure_text, "http_status": row.http_status, "scheduled_s": since(row.due_ns),
         "sent_s": since(row.send_start_ns), "first_output_s": since(row.first_token_ns),

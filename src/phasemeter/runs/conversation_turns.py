@@ -17,7 +17,7 @@ from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.runs.prompt_source import PromptSource
 from phasemeter.runs.tokenizer import load_tokenizer
-from phasemeter.runs.traced import traced
+from phasemeter.runs.traced import named, traced
 from phasemeter.wire.exchange import exchange_of
 from phasemeter.workload.bodies import BodyOptions
 from phasemeter.workload.length_model import LengthModel
@@ -32,6 +32,7 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to make later turns."""
 
     run_id: str
+    tag: str | None
     spec: WorkloadSpec
     options: PromptOptions
     body_options: BodyOptions
@@ -40,11 +41,11 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
 
 
-def told(run_id: str, spec: WorkloadSpec, source: PromptSource, tokenizer: str | None) -> bytes:
+def told(run_id: str, tag: str | None, spec: WorkloadSpec, source: PromptSource, tokenizer: str | None) -> bytes:
     """`Talk` as bytes, for the worker's configuration."""
     return msgspec.msgpack.encode(
         Talk(
-            run_id=run_id, spec=spec, options=source.options, body_options=source.body_options, lengths=source.lengths,
+            run_id=run_id, tag=tag, spec=spec, options=source.options, body_options=source.body_options, lengths=source.lengths,
             rows=tuple(source.rows), tokenizer=tokenizer,
         )
     )  # fmt: skip
@@ -63,7 +64,7 @@ def next_request_of(options: bytes) -> NextRequest:
         answer = answer_of(planned, capture) if later is not None else None
         if later is None or answer is None:
             return None
-        [later] = source.asked([traced(later, talk.run_id)])
+        [later] = source.asked([named(traced(later, talk.run_id), talk.tag)])
         body = source.following(later, sent, answer)
         return None if body is None else (later, body)
 

@@ -31,7 +31,7 @@ from phasemeter.runs.asked import Asked
 from phasemeter.runs.manifest import manifest_of
 from phasemeter.runs.prepare import RUNS, Prepared, expected_open, prepare
 from phasemeter.runs.trace_replay import trace_rows
-from phasemeter.runs.traced import traced
+from phasemeter.runs.traced import named, tag_of, traced
 from phasemeter.workload.plan import WorkloadSpec, plan_measured, plan_warmup
 
 __all__ = ["RUNS", "Measured", "Watchers", "bench"]
@@ -179,13 +179,14 @@ class _Run:
     def __init__(self, directory: RunDirectory, ready: Prepared, watch: Watchers, should_stop: ShouldStop) -> None:
         self._directory = directory
         self._settings, self._source = ready.settings, ready.source
+        self._tag = tag_of(directory.path.name, ready.source.options.salt, ready.settings.header_names)
         self._watch = watch
         self._should_stop = should_stop
 
     def _spooled(self, planned: Iterator[PlannedRequest]) -> Iterator[tuple[PlannedRequest, bytes]]:
         for request in self._source.asked(planned):
             if request.turn == 0:  # later turns follow their answers, in the worker
-                yield request, self._source.serialised(request)
+                yield named(request, self._tag), self._source.serialised(request)
 
     def _warming(self, spec: WorkloadSpec) -> Iterator[PlannedRequest]:
         """The warm-up requests; those of a trace are as long as its first rows, and share nothing with them."""
@@ -249,7 +250,7 @@ class _Run:
             real_time=asked.real_time,
             prewarm=min(spec.concurrency or OPEN_PREWARM, 256), expected_open=expected_open(spec) or None,
             worker_module=conversation_turns.__name__ if talking else "phasemeter.io.worker_main",
-            worker_options=conversation_turns.told(run_id, spec, self._source, asked.tokenizer) if talking else b"",
+            worker_options=conversation_turns.told(run_id, self._tag, spec, self._source, asked.tokenizer) if talking else b"",
         )  # fmt: skip
 
 

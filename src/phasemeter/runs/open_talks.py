@@ -41,6 +41,12 @@ class OpenTalks:
             for turn in range(last.turn + 1, last.turns):
                 index = last.index + turn - last.turn
                 planned = msgspec.structs.replace(
-                    last, request_id=f"r{index}", index=index, turn=turn, due_offset_ns=None, traceparent=None
+                    last,
+                    request_id=f"r{index}",
+                    index=index,
+                    turn=turn,
+                    due_offset_ns=None,
+                    traceparent=None,
+                    sent_id=None,
                 )
                 yield planned, unsent(planned, worker, at_ns, ENDED)

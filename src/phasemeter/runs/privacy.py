@@ -15,7 +15,7 @@ import msgspec
 
 from phasemeter.io.capture_copy import rewrite
 from phasemeter.io.run_directory import WARMUP, RunDirectory
-from phasemeter.lazy import load_optional
+from phasemeter.lazy import load, load_optional
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.blank import blanked
 from phasemeter.runs.settings import Settings
@@ -82,8 +82,17 @@ def drop_text(path: Path) -> None:
         part.drop_bodies()
         for file in sorted(part.capture.glob("worker-*.capture")):
             rewrite(file, blanked_reads)
+    for file in sorted((path / "evidence").glob("spans-*")):
+        replace_file(file, load("phasemeter.runs.blank_spans").blanked_spans(file.read_bytes(), str(file)))
     directory = RunDirectory(path)
     directory.write_manifest(msgspec.structs.replace(directory.read_manifest(), text=DROPPED))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """The file whole as before, or whole anew."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(data)
+    beside.replace(path)
 
 
 def without_words(row: RequestRow) -> RequestRow:
