@@ -13,9 +13,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from diagnosis_scenarios import (
     Lay,
     Scenario,
+    Seen,
     all_at_once,
     buffered,
     busy_client,
@@ -166,7 +168,7 @@ def movement(rng: random.Random) -> Iterator[Scenario]:
     ):
         pool = {"tensor_parallel": tensor}
         split = {"prefill": pool, "decode": pool, "link": {"bytes_per_s": f"{speed * rng.uniform(0.8, 1.1):.3f} GB"}}
-        made = served(model, hardware, span(rng, 1000, 1400), span(rng, 25, 45), poisson(0.25), 80, split=split)
+        made = served(model, hardware, span(rng, 900, 1200), span(rng, 25, 45), poisson(0.25), 80, split=split)
         also = frozenset({"prefill_compute", "decode_compute"})
         yield Scenario(f"{model}'s KV over {speed} GB/s", "kv_movement", made, also=also, kv_moves=True)
 
@@ -205,10 +207,18 @@ def client(rng: random.Random) -> Iterator[Scenario]:
         yield Scenario(name, "client_saturation", quiet(rng), (lay,))
 
 
+def counts_untold(seen: Seen, rng: random.Random) -> Seen:
+    """No chunk says how many tokens it holds."""
+    choices = tuple(msgspec.structs.replace(choice, tokens=None) for choice in seen.row.choices)
+    return Seen(msgspec.structs.replace(seen.row, choices=choices), seen.told)
+
+
 def several(rng: random.Random) -> Iterator[Scenario]:
     for tokens in (3, 5):
         made = quiet(rng, "qwen3-8b", "L40S")
         yield Scenario(f"drafts of {tokens - 1}", "multi_token_streaming", made, (chunks(tokens),), alone=tokens == 5)
+        untold = (chunks(tokens + 1), counts_untold)
+        yield Scenario(f"drafts of {tokens}, usage at the end", "multi_token_streaming", made, untold)
 
 
 def reasoning(rng: random.Random) -> Iterator[Scenario]:

@@ -17,6 +17,7 @@ from phasemeter.records.evidence import EvidenceValue
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from tests.phases.test_budget import row, told
 
+MS = 1_000_000
 WHOLE = {"queue": 0.02, "prefill": 0.05, "ingress_delivery": 0.02, "decode": 0.9, "client_queue": 0.01}
 BASE = Features(
     requests=200, with_evidence=200, ttft_p50_s=0.2, ttft_p99_s=0.4, tpot_p50_s=0.02, e2e_p50_s=2.0, alone_ttft_s=0.15,
@@ -173,3 +174,32 @@ def test_rank_correlation_ignores_scale_and_needs_variety() -> None:
     assert rank_correlation(values, [v**3 for v in values]) == pytest.approx(1)
     assert rank_correlation(values, [-v for v in values]) == pytest.approx(-1)
     assert rank_correlation(values, [1.0] * 12) is None and rank_correlation(values[:5], values[:5]) is None
+
+
+def test_most_of_a_long_wait_is_a_cause_however_long_the_answer_is() -> None:
+    far = {"whole": WHOLE | {"ingress_delivery": 0.1}, "lump_share": 0.8, "queue_share": 0.05, "prefill_share": 0.15}
+    slow = diagnose(msgspec.structs.replace(BASE, ttft_p50_s=0.7, **far))
+    assert slow.causes[0].cause == "network_or_buffering"
+    assert not diagnose(msgspec.structs.replace(BASE, ttft_p50_s=0.4, **far)).causes
+
+
+def test_a_pace_beyond_that_of_single_requests_is_the_batch_where_no_prefill_took_it() -> None:
+    crowded = {"alone_tpot_s": 0.02, "tpot_p50_s": 0.034, "clean_gap_s": 0.024, "growth": 1.3, "growth_share": 0.1}
+    assert diagnose(msgspec.structs.replace(BASE, **crowded)).causes[0].cause == "decode_batch_growth"
+    others = crowded | {"interference_share": 0.35, "interference_contrast": 3.0}
+    assert diagnose(msgspec.structs.replace(BASE, **others)).causes[0].cause == "prefill_decode_interference"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_chunks_of_several_tokens_are_no_slow_pace_even_where_none_tells_its_count(known: bool) -> None:
+    rows = []
+    for number in range(40):
+        one = row((0, 0, 0, 100 * MS), (40 * MS,) * 20, request_id=f"r{number}", output_tokens=84)
+        if known:
+            choice = msgspec.structs.replace(one.choices[0], tokens=(4,) * 21)
+            one = msgspec.structs.replace(one, choices=(choice,))
+        rows.append(one)
+    parts = (told("queue", 0.01), told("prefill", 0.05))
+    found = features_of(rows, {one.request_id: budget_of(one, parts) for one in rows})
+    assert found.clean_gap_s == pytest.approx(0.01) and found.tokens_per_chunk == pytest.approx(4)
+    assert [cause.cause for cause in diagnose(found).causes] == ["multi_token_streaming"]

@@ -67,15 +67,20 @@ def held_back(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> floa
 
 
 def _gaps(rows: Sequence[RequestRow]) -> tuple[Floats, Floats, Floats]:
-    """(start, end, length for one token) of every gap that took time, seconds."""
+    """(start, end, length for one token) of every gap that took time, seconds.
+
+    Where no event tells its tokens, a request's tokens are shared evenly among its events.
+    """
     starts, ends, lengths = [], [], []
     for row in rows:
+        events = sum(len(choice.times_ns) for choice in row.choices)
+        each = max(1.0, (row.output_tokens or 0) / events) if events else 1.0
         for choice in row.choices:
             times = np.asarray(choice.times_ns, dtype=np.float64) / 1e9
             if len(times) < 2:
                 continue
             tokens = choice.tokens
-            held = np.asarray(tokens[1:], dtype=np.float64) if tokens is not None else np.ones(len(times) - 1)
+            held = np.asarray(tokens[1:], dtype=np.float64) if tokens is not None else np.full(len(times) - 1, each)
             gap = np.diff(times)
             seen = (gap > 0) & (held > 0)
             starts.append(times[:-1][seen])
