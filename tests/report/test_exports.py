@@ -38,6 +38,38 @@ def written(tool: str) -> dict[str, Any]:
     return json.loads(text, parse_constant=pytest.fail)  # type: ignore[no-any-return]
 
 
+def test_aiperfs_parts_of_http_add_up_and_its_totals_are_its_blocks_sums() -> None:
+    whole = [
+        msgspec.structs.replace(one, sent_ns=one.send_start_ns, first_read_ns=one.first_token_ns) for one in rows()
+    ]
+    file = json.loads(foreign.dumps(analyse_rows(whole, MANIFEST, tool="aiperf"), whole))
+    parts = sum(file[f"http_req_{part}"]["avg"] for part in ("sending", "waiting", "receiving"))
+    assert parts == pytest.approx(file["http_req_duration"]["avg"])
+    assert file["total_osl"]["avg"] == file["output_sequence_length"]["sum"] == 90
+    assert file["total_token_throughput"]["avg"] == pytest.approx(30 * 35 / file["benchmark_duration"]["avg"])
+    assert file["request_error_rate"]["avg"] == pytest.approx(100 / 31)
+    assert file["time_to_second_token"]["min"] == pytest.approx(20)
+    assert file["credit_to_start_latency"]["max"] == 0 and file["effective_latency"]["avg"] > 0
+
+
+def test_vllms_peaks_are_counted_by_the_second() -> None:
+    file = written("vllm")
+    assert file["max_output_tokens_per_s"] == 3 * 30 - sum(one > 1.0 - 1e-9 for one in _instants(file))
+    assert 2 <= file["max_concurrent_requests"] <= 30
+    assert file["queue_times"] == [0.0] * 31
+
+
+def _instants(file: dict[str, Any]) -> list[float]:
+    """Seconds from the first send to each chunk, from the file's own arrays."""
+    found = []
+    for start, ttft, gaps, error in zip(file["start_times"], file["ttfts"], file["itls"], file["errors"], strict=True):
+        at = start - file["start_times"][0] + ttft
+        for gap in [] if error else [0.0, *gaps]:
+            at += gap
+            found.append(at)
+    return found
+
+
 @pytest.mark.parametrize("tool", ["vllm", "aiperf"])
 def test_a_tools_file_reads_back_to_the_same_numbers(tool: str) -> None:
     result = analyse_rows(rows(), MANIFEST, tool=tool)

@@ -7,7 +7,9 @@ definitions. Our own result stands in the same document under our own keys (both
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from phasemeter.metrics.document import document, strict
 from phasemeter.metrics.gaps import inter_chunk
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
+from phasemeter.report import foreign_aiperf
 
 VLLM_BACKENDS = {"openai.chat": "openai-chat", "openai.completions": "openai"}
 AIPERF_TYPES = {"openai.chat": "chat", "openai.completions": "completions", "openai.responses": "responses"}
@@ -60,6 +63,8 @@ def _vllm(result: Result, rows: list[RequestRow], other: Dialect) -> dict[str, A
         return [0.0 if one is None else _or_zero(lambda one=one: compute(definitions[key], one)) for one in counted]  # type: ignore[misc]
 
     percentiles = {key: value for key, value in printed.items() if key.endswith("_ms")}
+    queued = [None if (at := BOUNDARIES["dispatch"](row)) is None else (at - row.due_ns) / 1e9 for row in rows]
+    busiest, most_open = _peaks([one for one in counted if one is not None])
     return {
         "date": _date(run.get("started_utc")), "endpoint_type": backend, "backend": backend, "label": run.get("run_id"),
         "model_id": run.get("model"), "tokenizer_id": run.get("tokenizer") or run.get("model"), "num_prompts": len(rows),
@@ -70,7 +75,8 @@ def _vllm(result: Result, rows: list[RequestRow], other: Dialect) -> dict[str, A
         "request_goodput": None if result.goodput is None else result.goodput["per_s"],
         "output_throughput": printed["output_throughput"], "total_token_throughput": printed["total_token_throughput"],
         "input_lens": inputs, "output_lens": outputs, "ttfts": values("ttft"), "itls": [_gaps(one) for one in counted],
-        "latencies": values("e2el"), "start_times": starts, "generated_texts": [""] * len(rows),
+        "latencies": values("e2el"), "start_times": starts, "queue_times": queued, "rtfx": 0.0,  # of audio
+        "max_output_tokens_per_s": busiest, "max_concurrent_requests": most_open, "generated_texts": [""] * len(rows),
         "errors": ["" if one is not None else row.failure_text or row.failure or row.outcome
                    for row, one in zip(rows, counted, strict=True)],
         **percentiles,
@@ -94,10 +100,9 @@ def _aiperf(result: Result, rows: list[RequestRow], other: Dialect) -> dict[str,
     inputs = [one.input_tokens for one in counted if one.input_tokens is not None]
     for name, lengths in (("output_sequence_length", outputs), ("input_sequence_length", inputs)):
         if lengths:
-            blocks[name] = _spread(lengths, other)
-    usage = [one.server_output_tokens for one in counted if one.server_output_tokens is not None]
-    if usage:
-        blocks["usage_completion_tokens"] = _spread(usage, other)
+            blocks[name] = foreign_aiperf.spread(lengths, "tokens", other.percentiles)
+    blocks |= foreign_aiperf.per_request(counted, other.percentiles)
+    blocks |= foreign_aiperf.totals(counted, len(rows), printed.get("benchmark_duration.avg"))
     failures: dict[str, int] = {}
     for row in rows:
         if not reading.counts(row) and row.outcome == "failed":
@@ -111,6 +116,8 @@ def _aiperf(result: Result, rows: list[RequestRow], other: Dialect) -> dict[str,
         "schema_version": "1.4", "aiperf_version": f"{other.version} (written by phasemeter {__version__})",
         "benchmark_id": run.get("run_id"), **blocks, "input_config": _aiperf_config(run, len(rows)),
         "was_cancelled": result.partial, "is_complete": not result.partial, "start_time": run.get("started_utc"),
+        "end_time": _later(run.get("started_utc"), printed),
+        "run_info": {"benchmark_id": run.get("run_id"), "trial": 0},
         "error_summary": [{"error_details": {"type": kind, "message": kind}, "count": n} for kind, n in failures.items()],
     }  # fmt: skip
 
@@ -124,8 +131,14 @@ def _aiperf_config(run: Mapping[str, Any], requests: int) -> dict[str, Any]:
         else {"type": "poisson", "rate": rate}
     )
     kind = AIPERF_TYPES.get(str(run.get("api")), str(run.get("api")))
+    lengths = {
+        name: {"mean": float(run[ours]), "stddev": 0.0}
+        for name, ours in (("isl", "input_tokens"), ("osl", "output_tokens"))
+        if str(run.get(ours) or "").isdigit()
+    }
     return {
         "models": {"items": [{"name": run.get("model")}]},
+        "datasets": [{"name": "default", "type": "synthetic", "entries": requests, "prompts": lengths}],
         "endpoint": {"urls": [run.get("url")], "type": kind, "streaming": run.get("streaming")},
         "phases": [phase],
     }
@@ -137,11 +150,26 @@ WRITERS: Mapping[str, Callable[[Result, list[RequestRow], Dialect], dict[str, An
 }
 
 
-def _spread(values: list[int], other: Dialect) -> dict[str, Any]:
-    data = np.array(values, dtype=np.float64)
-    told = {"unit": "tokens", "avg": float(data.mean()), "min": float(data.min()), "max": float(data.max()),
-            "std": float(data.std()), "count": len(values), "sum": float(data.sum())}  # fmt: skip
-    return told | {label: float(np.quantile(data, q)) for label, q in other.percentiles}
+def _peaks(rows: Sequence[RequestRow]) -> tuple[float, int]:
+    """(most chunks in one second, most requests open in one second) of successful requests, seconds counted from the first send:
+    vLLM calls chunks tokens here."""
+    chunks: Counter[int] = Counter()
+    opened: Counter[int] = Counter()
+    start = min((row.send_start_ns for row in rows if row.send_start_ns is not None), default=0)
+    for row in rows:
+        if row.send_start_ns is None or row.last_token_ns is None:
+            continue
+        chunks.update((at - start) // 10**9 for choice in row.choices for at in choice.times_ns)
+        opened.update(range((row.send_start_ns - start) // 10**9, (row.last_token_ns - start) // 10**9 + 1))
+    return float(max(chunks.values(), default=0)), max(opened.values(), default=0)
+
+
+def _later(started: str | None, printed: Mapping[str, Any]) -> str | None:
+    """When the benchmark ended, by the clock that said when it began."""
+    length_s = printed.get("benchmark_duration.avg")
+    if started is None or length_s is None:
+        return None
+    return (datetime.fromisoformat(started) + timedelta(seconds=length_s)).isoformat()
 
 
 def _gaps(row: RequestRow | None) -> list[float]:
