@@ -67,8 +67,9 @@ def simulate(
         print(dumps(document, ensure_ascii=False, allow_nan=False))
     else:
         _show(document)
-    if output is not None:
-        print(f"written to {output}", file=sys.stderr)
+    if folder is not None:
+        lazy.load("phasemeter.report.html.write").write_html(folder, folder / "report.html")
+        print(f"written to {output} (to look at: {folder / 'report.html'})", file=sys.stderr)
     return 0 if document["outcomes"]["ok"] else 1
 
 
