@@ -146,9 +146,15 @@ def _interference(f: Features) -> Cause | None:
     if f.stalls and f.stalls_in_prefill is not None:
         words += f"; {f.stalls_in_prefill:g} of {f.stalls:g} stalls have one in them"
     strength: Strength = "certain" if share > 0.3 and contrast > 2.5 and f.requests >= FEW else "likely"
+    weight = share * output + 0.05
+    of_mean = share * sum(f.whole.get(name, 0.0) for name in ("decode", "stalls"))
+    if f.whole.get("prefill", 0.0) >= max(
+        IMPACT, of_mean
+    ):  # first of all the prompts are long: others' stalls follow from that
+        strength, weight = "likely", min(weight, 0.9 * f.whole["prefill"])
     return Cause(
         cause="prefill_decode_interference", strength=strength, evidence=words, next="the same load with smaller prefill chunks",
-        weight=share * output + 0.05,
+        weight=weight,
     )  # fmt: skip
 
 
