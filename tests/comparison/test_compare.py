@@ -80,6 +80,11 @@ def test_a_manifest_field_that_differs_is_a_refusal_naming_it_unless_it_is_under
     assert compared([a], [b], ["engine.version"]).comparable
 
 
+def test_runs_that_stand_on_both_sides_are_compared_like_any_other() -> None:
+    again = [run(name, seed) for seed, name in enumerate("ab")]
+    assert compared([run(name, seed) for seed, name in enumerate("ab")], again).comparable
+
+
 def test_an_unrecorded_field_is_a_warning_not_a_refusal() -> None:
     answer = compared([run("a")], [run("b", 1, engine_version=None)])
     assert answer.comparable

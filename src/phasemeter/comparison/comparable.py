@@ -288,10 +288,9 @@ def compared(
         bad, soft = soundness(run)
         refusals += bad
         warnings += soft
-    for other in (*a[1:], *b):
-        within = other not in b
-        bad, soft = compare_fields(a[0], other, [] if within else fields)
-        more_bad, more_soft = realised(a[0], other, [] if within else fields)
+    for other, free in (*((run, ()) for run in a[1:]), *((run, fields) for run in b)):
+        bad, soft = compare_fields(a[0], other, free)
+        more_bad, more_soft = realised(a[0], other, free)
         refusals += bad + more_bad
         warnings += soft + more_soft
     pairs, refused, soft = pair(a[0], b[0], asked)
