@@ -41,7 +41,7 @@ class BenchOptions:
         Text,
         Parameter(
             group=LOAD,
-            help='with --rate: poisson (default), constant, gamma:CV, burst:N, ramp:1/s:8/s (over the run, or :60s) or'
+            help="with --rate: poisson (default), constant, gamma:CV, burst:N, ramp:1/s:8/s (over the run, or :60s) or"
             " steps:1/s:30s:4/s:30s",
         ),
     ] = None
@@ -67,6 +67,13 @@ class BenchOptions:
         Text, Parameter(group=LOAD, help='with --trace: a longer silence becomes this long, like "10 s"')
     ] = None
     lenient: Annotated[bool, Parameter(group=LOAD, negative="", help="with --trace: leave faulty rows out")] = False
+    sessions: Annotated[
+        bool,
+        Parameter(
+            group=LOAD,
+            help="with --trace: a session's later rows wait for the answer before them, and carry the history",
+        ),
+    ] = True
     requests: Annotated[Text, Parameter(group=LOAD, help="how many requests are measured")] = None
     duration: Annotated[Text, Parameter(group=LOAD, help='or for how long requests become due, like "60s"')] = None
     warmup: Annotated[

@@ -40,7 +40,8 @@ class Due:
         self._cap = None if self._closed_loop else slots
         self._free: deque[int] = deque([start_ns] * (slots or 1)) if self._closed_loop else deque()
         self._duration_ns = None if options.duration_s is None else round(options.duration_s * 1e9)
-        self._until_ns = NEVER_NS  # known when the first measured request takes a slot: a warm-up takes none of its time
+        # known when the first measured request takes a slot: a warm-up takes none of its time
+        self._until_ns = NEVER_NS
         self._record = record
         self._queue: deque[tuple[Row, bytes]] = deque()
         self._queue_bytes = 0
@@ -143,7 +144,9 @@ class Due:
         """An exchange is over: its conversation's next turn takes its place, or its slot is free."""
         if follow is not None and now < self._until_ns:
             planned, body = follow
-            due = now + planned.think_ns if planned.due_offset_ns is None else self._due_of(planned)
+            due = now + planned.think_ns
+            if planned.due_offset_ns is not None:  # a trace's session: not before its own instant
+                due = max(due, self._due_of(planned))
             self._later(Exchange(planned, body, due, self._record(planned, body), True))
         elif self._closed_loop:
             self._free.append(now)

@@ -36,6 +36,7 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     conversation: str | None = None
     turn: int = 0
     turns: int = 1  # how many the conversation is meant to have
+    later: tuple[int, ...] = ()  # a trace's session: the indices of its rows after this one
     prefix_group: str | None = None
     prefix_tokens: int = 0  # how many of `input_tokens` the group shares
     hash_ids: tuple[int, ...] = ()  # a trace's prompt blocks: equal ids are equal text

@@ -23,6 +23,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     trace_sample: Text = None
     max_idle: Text = None
     lenient: bool = False
+    sessions: bool = True
     requests: Text = None
     duration: Text = None
     warmup: Text = None

@@ -41,23 +41,26 @@ class Talk(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str | None = None
 
 
-def told(run_id: str, tag: str | None, spec: WorkloadSpec, source: PromptSource, tokenizer: str | None) -> bytes:
-    """`Talk` as bytes, for the worker's configuration."""
-    return msgspec.msgpack.encode(
-        Talk(
+def source_of(talk: Talk) -> PromptSource:
+    """What makes the bodies, as in the parent."""
+    return PromptSource(
+        options=talk.options, body_options=talk.body_options, lengths=talk.lengths, rows=talk.rows,
+        tokenizer=load_tokenizer(Path(talk.tokenizer)) if talk.tokenizer else None,
+    )  # fmt: skip
+
+
+def talk_of(run_id: str, tag: str | None, spec: WorkloadSpec, source: PromptSource, tokenizer: str | None) -> Talk:
+    """What a run's workers are told."""
+    return Talk(
             run_id=run_id, tag=tag, spec=spec, options=source.options, body_options=source.body_options, lengths=source.lengths,
             rows=tuple(source.rows), tokenizer=tokenizer,
-        )
-    )  # fmt: skip
+        )  # fmt: skip
 
 
 def next_request_of(options: bytes) -> NextRequest:
     """The callback: a finished turn in, the conversation's next turn (or None) out. A turn that failed ends its conversation."""
     talk = msgspec.msgpack.decode(options, type=Talk)
-    source = PromptSource(
-        options=talk.options, body_options=talk.body_options, lengths=talk.lengths, rows=talk.rows,
-        tokenizer=load_tokenizer(Path(talk.tokenizer)) if talk.tokenizer else None,
-    )  # fmt: skip
+    source = source_of(talk)
 
     def following(planned: PlannedRequest, sent: bytes, capture: Capture) -> tuple[PlannedRequest, bytes] | None:
         later = following_turn(talk.spec, planned)

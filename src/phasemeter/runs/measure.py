@@ -26,13 +26,14 @@ from phasemeter.lazy import load
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.result import Result
-from phasemeter.runs import conversation_turns, privacy
+from phasemeter.runs import conversation_turns, privacy, session_turns
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.manifest import manifest_of
 from phasemeter.runs.prepare import RUNS, Prepared, expected_open, prepare
-from phasemeter.runs.trace_replay import trace_rows
+from phasemeter.runs.trace_replay import sessions_in, trace_of, trace_rows
 from phasemeter.runs.traced import named, tag_of, traced
 from phasemeter.workload.plan import WorkloadSpec, plan_measured, plan_warmup
+from phasemeter.workload.sessions import later_turns
 
 __all__ = ["RUNS", "Measured", "Watchers", "bench"]
 
@@ -179,6 +180,7 @@ class _Run:
     def __init__(self, directory: RunDirectory, ready: Prepared, watch: Watchers, should_stop: ShouldStop) -> None:
         self._directory = directory
         self._settings, self._source = ready.settings, ready.source
+        self._sessions = sessions_in(ready.settings.asked, ready.settings.spec)
         self._tag = tag_of(directory.path.name, ready.source.options.salt, ready.settings.header_names)
         self._watch = watch
         self._should_stop = should_stop
@@ -220,7 +222,8 @@ class _Run:
     def load(self) -> LoadOutcome:
         """The measured requests (in a closed loop the warm-up first, in the same slots)."""
         settings, run_id = self._settings, self._directory.path.name
-        planned = plan_measured(settings.spec, trace_rows(settings.asked) if settings.asked.trace else None)
+        rows = trace_rows(settings.asked, self._sessions) if settings.asked.trace else None
+        planned = plan_measured(settings.spec, rows)
         own = (traced(request, run_id) for request in planned)
         before = self._warming(settings.spec) if settings.spec.arrivals.kind == "closed" else iter(())
         self._watch.begun(self._going())
@@ -240,17 +243,27 @@ class _Run:
             duration_s=spec.duration_s, contract=self._settings.contract, judged=True,
         )  # fmt: skip
 
+    def _worker(self) -> tuple[str, bytes]:
+        """The module that sends, and what it is told: who makes next turns needs more than a sender."""
+        spec, asked, trace = self._settings.spec, self._settings.asked, trace_of(self._settings.asked)
+        if spec.turns == 1 and not self._sessions:
+            return "phasemeter.io.worker_main", b""
+        talk = conversation_turns.talk_of(self._directory.path.name, self._tag, spec, self._source, asked.tokenizer)
+        if trace is None or not self._sessions:
+            return conversation_turns.__name__, msgspec.msgpack.encode(talk)
+        told = session_turns.SessionTalk(talk=talk, sessions=later_turns(trace, self._sessions))
+        return session_turns.__name__, msgspec.msgpack.encode(told)
+
     def _options(self) -> LoadOptions:
         spec, asked = self._settings.spec, self._settings.asked
-        closed, talking = spec.arrivals.kind == "closed", spec.turns > 1
-        run_id = self._directory.path.name
+        closed = spec.arrivals.kind == "closed"
+        module, told = self._worker()
         return LoadOptions(
             mode="closed" if closed else "open", concurrency=spec.concurrency, processes=asked.processes,
             drain_s=self._settings.drain_s, duration_s=spec.duration_s if closed else None,
             real_time=asked.real_time,
             prewarm=min(spec.concurrency or OPEN_PREWARM, 256), expected_open=expected_open(spec) or None,
-            worker_module=conversation_turns.__name__ if talking else "phasemeter.io.worker_main",
-            worker_options=conversation_turns.told(run_id, self._tag, spec, self._source, asked.tokenizer) if talking else b"",
+            worker_module=module, worker_options=told,
         )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ class OpenTalks:
             if directory.end_of(worker) == "duration":
                 continue
             for turn in range(last.turn + 1, last.turns):
-                index = last.index + turn - last.turn
+                ahead = turn - last.turn
+                index = last.later[ahead - 1] if last.later else last.index + ahead
                 planned = msgspec.structs.replace(
                     last,
                     request_id=f"r{index}",

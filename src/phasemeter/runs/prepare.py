@@ -21,7 +21,7 @@ from phasemeter.runs.probe import Probed, probe
 from phasemeter.runs.prompt_source import PromptSource, read_prompt_file
 from phasemeter.runs.settings import Settings, settings_of
 from phasemeter.runs.tokenizer import load_tokenizer
-from phasemeter.runs.trace_replay import trace_of
+from phasemeter.runs.trace_replay import sessions_in, trace_of
 from phasemeter.workload.plan import WorkloadSpec
 from phasemeter.workload.prompt_files import FilePrompt
 from phasemeter.workload.prompts import PromptOptions
@@ -55,6 +55,7 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     tokenizer = load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None
     _check_turns(settings)
     descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
+    settings = _with_sessions(settings)
     for words in (*settings.notes, *_about_trace(settings), *_about(rows, settings.spec, unasked)):
         note(words)
     probed = _probed(settings)
@@ -131,6 +132,18 @@ def _check_trace(settings: Settings) -> None:
         raise UserError(
             f"{settings.asked.trace}: has no time stamps: give --rate or --concurrency, its lengths are kept in order"
         )
+
+
+def _with_sessions(settings: Settings) -> Settings:
+    """Sessions are replayed as conversations, and the run says so."""
+    sessions = sessions_in(settings.asked, settings.spec)
+    if not sessions:
+        return settings
+    words = (
+        f"{len(sessions)} sessions of the trace have several rows ({sum(map(len, sessions.values()))}): a later one goes out"
+        " at its own instant or once the answer before it is there, whichever is later (--no-sessions: at its own)"
+    )
+    return msgspec.structs.replace(settings, notes=(*settings.notes, words))
 
 
 def _check_turns(settings: Settings) -> None:

@@ -78,6 +78,12 @@ class PromptSource(msgspec.Struct, frozen=True, kw_only=True):
         messages = next_messages(history_of(msgspec.json.decode(sent)), answer, said)
         return self._encoded(planned, Content(messages=tuple(messages)))
 
+    def answered(self, planned: PlannedRequest, message: PlannedRequest, sent: bytes, answer: str) -> bytes:
+        """The body of a session's next row: what was sent before, the real answer, a new message as long as `message` asks."""
+        said = self.content(message).text or ""
+        messages = next_messages(history_of(msgspec.json.decode(sent)), answer, said)
+        return self._encoded(planned, Content(messages=tuple(messages)))
+
     def _encoded(self, planned: PlannedRequest, content: Content) -> bytes:
         row = self.row_of(planned)
         return msgspec.json.encode(body(planned, content, self.body_options, row.extra if row else {}))

@@ -12,7 +12,8 @@ from phasemeter import units
 from phasemeter.errors import UserError
 from phasemeter.lazy import load
 from phasemeter.runs.asked import Asked
-from phasemeter.workload.plan import TraceRow
+from phasemeter.workload.plan import TraceRow, WorkloadSpec
+from phasemeter.workload.sessions import Sessions, sessions_of, with_sessions
 from phasemeter.workload.traces import Trace, TraceOptions
 
 
@@ -45,11 +46,22 @@ def trace_of(asked: Asked) -> Trace | None:
     return _loaded(asked.trace, options_of(asked)) if asked.trace else None
 
 
-def trace_rows(asked: Asked) -> Iterator[TraceRow]:
+def sessions_in(asked: Asked, spec: WorkloadSpec) -> dict[str, tuple[int, ...]]:
+    """The trace's sessions of several rows, where they are to be replayed as conversations."""
+    trace = trace_of(asked) if asked.sessions else None
+    return {} if trace is None else sessions_of(trace, spec)
+
+
+def trace_rows(asked: Asked, sessions: Sessions | None = None) -> Iterator[TraceRow]:
     """Plan rows in the trace's order; a row keeps what the file says and leaves the rest to the run."""
     trace = trace_of(asked)
     if trace is None:
         return
+    rows = _rows(trace)
+    yield from with_sessions(rows, sessions) if sessions else rows
+
+
+def _rows(trace: Trace) -> Iterator[TraceRow]:
     offsets, inputs, outputs = trace.offsets_ns, trace.input_tokens, trace.output_tokens
     for row in range(len(trace.lines)):
         yield TraceRow(

@@ -44,6 +44,9 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     hash_ids: tuple[int, ...] = ()
     block_tokens: int = 512  # of prompt, that one of them stands for
     conversation: str | None = None
+    turn: int = 0  # of a session that has several rows
+    first: int | None = None  # the index of its first one
+    later: tuple[int, ...] = ()  # and of those after this one
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +229,16 @@ def _replay(spec: WorkloadSpec, rows: Iterable[TraceRow]) -> Iterator[PlannedReq
             )
         if (spec.requests is not None and index >= spec.requests) or (end_ns is not None and row.offset_ns >= end_ns):
             return
-        yield _request(spec, index, "measured", row, row.offset_ns)
+        yield request_of_row(spec, index, row)
+
+
+def request_of_row(spec: WorkloadSpec, index: int, row: TraceRow) -> PlannedRequest:
+    """A trace's row as a request, with its place in its session (sessions.py)."""
+    if row.conversation is None:
+        return _request(spec, index, "measured", row, row.offset_ns)
+    place = {"turn": row.turn, "turns": row.turn + 1 + len(row.later)}
+    planned = _request(spec, index, "measured", row, row.offset_ns, **place)
+    return msgspec.structs.replace(planned, later=row.later)
 
 
 def _conversations(spec: WorkloadSpec) -> Iterator[PlannedRequest]:
@@ -265,7 +277,8 @@ def _request(
 ) -> PlannedRequest:
     kind = "warmup-" if phase == "warmup" and due_ns is None else ""
     turn = place.get("turn") or 0
-    first = index - turn  # a conversation keeps its class and its model, and says its shared prefix once
+    # a conversation keeps its class and its model, and says its shared prefix once
+    first = index - turn if row.first is None else row.first
     chosen = _class_of(spec, kind, first)
     inputs = (chosen.input_tokens if chosen else None) or spec.input_tokens
     outputs = (chosen.output_tokens if chosen else None) or spec.output_tokens
