@@ -132,3 +132,9 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     assert run(["contract", "new", "--output", str(tmp_path)]) == 2
     told = capsys.readouterr()
     assert told.out == "" and told.err == f"phasemeter: {tmp_path}: Is a directory\n"
+
+
+def test_several_machines_are_refused_with_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "http://127.0.0.1:1", "--ray"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1 and "--processes" in told.err and "compare" in told.err

@@ -16,6 +16,12 @@ from phasemeter.cli.help_page import page
 from phasemeter.cli.verbs import COMPLETION, VERBS
 from phasemeter.errors import UserError
 
+# asked for elsewhere, and not here: what to do (docs/decisions/0023-one-machine-sends.md)
+INSTEAD = {
+    "--ray": "one machine sends a run (clocks of several don't compare): use its cores with --processes, or run bench on each machine"
+    " at once with a share of the rate, its own --seed and -o, and read them with compare",
+}
+
 
 def build_app(wanted: str | None = None) -> cyclopts.App:
     """The command line with every verb; only the `wanted` one is loaded, so that its own words are its help."""
@@ -45,6 +51,9 @@ def answer(words: list[str]) -> Any:
         print(page(words[0], verb_of(words[0])), end="")
         return 0
     refuse_empty(words)
+    for option, instead in INSTEAD.items():
+        if option in words:
+            raise UserError(f"{option}: {instead}")
     try:
         return build_app(words[0] if words else None)(words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as mistake:
