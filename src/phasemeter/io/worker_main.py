@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from phasemeter.errors import PhasemeterError
+from phasemeter.io import descriptor_limit
 from phasemeter.io import load_options as counters
 from phasemeter.io.addresses import answering_first, resolve
 from phasemeter.io.capture_file import CaptureWriter, Header
@@ -106,6 +107,7 @@ def work(config: WorkerConfig, next_request: NextRequest | None) -> str:
     target = config.target
     where = (target.proxy.host, target.proxy.port) if target.proxy else (target.host, target.port)
     resolved = answering_first(resolve(*where), target.limits.connect_s)
+    descriptor_limit.spread_table(-(-(options.expected_open or options.concurrency or 0) // options.processes))
     precedence = Precedence(options.processes, options.real_time)
     sender = Sender(route_to(target, resolved, stamping is not None), options, shown, 0, precedence)
     sender.next_request = next_request
