@@ -59,11 +59,15 @@ def test_mixed_clocks_and_negative_differences_are_flagged_and_kept() -> None:
 
 
 def test_disaggregated_servers_keep_their_phases_apart() -> None:
-    stamps = {"server_arrival_time": 1.0, "arrival_time": 1.1, "first_scheduled_time": 1.3, "first_token_time": 1.7}
+    stamps = {
+        "server_arrival_time": 1.0, "arrival_time": 1.1, "first_scheduled_time": 1.3, "first_token_time": 1.7,
+        "last_token_time": 1.7,
+    }  # fmt: skip
     body = {"ctx_perf_metrics": {"request_id": 3, "perf_metrics": {"timing_metrics": stamps}},
             "gen_perf_metrics": {"perf_metrics": {"timing_metrics": stamps}}}  # fmt: skip
     found = phases(body)
     assert found["queue"] == pytest.approx(0.2) and found["gen_prefill"] == pytest.approx(0.4)
+    assert "decode" not in found and found["gen_decode"] == 0
 
 
 @pytest.mark.parametrize("odd", [None, "x", math.nan, True, [], {}])

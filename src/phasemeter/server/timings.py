@@ -281,7 +281,10 @@ def trtllm(entry: Json) -> list[Timings]:
         timing = inner.get("timing_metrics") if isinstance(inner, Mapping) else None
         request = block.get("request_id", entry.get("request_id"))
         if isinstance(timing, Mapping):
-            found.append(_trt_timing(timing, prefix, None if request is None else str(request)))
+            told = _trt_timing(timing, prefix, None if request is None else str(request))
+            if key == "ctx_perf_metrics":  # it makes the first token and no other: its decode is no decode
+                told = msgspec.structs.replace(told, values=tuple(v for v in told.values if v.phase != "decode"))
+            found.append(told)
     first, arrival = (
         number(entry.get("disagg_server_first_token_time")),
         number(entry.get("disagg_server_arrival_time")),
