@@ -30,7 +30,7 @@ from phasemeter.report.html.segments import WORDS
 from phasemeter.report.html.write import write_html, write_page
 from phasemeter.runs.law import Law, Observation
 from phasemeter.runs.tables import REQUESTS, write_tables
-from tests.report.html_runs import HOSTILE, hostile_run, rows, write_run
+from tests.report.html_runs import HOSTILE, SCRIPT, hostile_run, rows, write_run
 
 MARKS = 5_000
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "formaction", "background", "cite", "ping"}
@@ -369,3 +369,50 @@ def test_the_parts_of_a_run_are_its_servers_word_and_nothing_else() -> None:
     assert parts_of({"budget": {"mean": mean, "evidence": {}, "aggregate": window}})[0] == window["vllm"]["mean"]
     assert load_of({"workload": {"load": {"mode": "open", "rate_per_s": 4.0}}}) == 4.0
     assert load_of({"workload": {"load": {"mode": "closed"}}, "throughput": {"requests_per_s": 2.5}}) == 2.5
+
+
+def text_of(run: Path, **more: Any) -> str:
+    document = json.loads((run / "result.json").read_bytes()) | more
+    return " ".join(Seen(run_page(run, document)).text)
+
+
+def test_failures_stand_in_the_servers_own_words(small: Path) -> None:
+    errors = [{"kind": "http_error", "status": 503, "message": f"no {SCRIPT}", "count": 7}]
+    many = [{"kind": f"k{i}", "status": None, "message": None, "count": 1} for i in range(25)]
+    text = text_of(small, errors=errors + many)
+    assert f"no {SCRIPT}" in text and "503" in text and "And 6 other messages" in text and "no words" in text
+    assert "What failed" not in text_of(small, errors=[])
+
+
+def test_a_simulations_own_knowledge_has_its_section(small: Path) -> None:
+    spread = {"mean": 0.002, "p50": 0.001, "p95": 0.004, "p99": 0.005, "max": 0.25}
+    load = {"at_s": [0.0, 1.0, 2.0]} | {
+        name: {"mean": 1.0, "max": 2, "over_time": [0, 1, 2]} for name in ("running", "waiting", "kv_share")
+    }
+    told = {
+        "phases": {"queue": spread, "stall_preempted": spread}, "preemptions": 12, "warmup": {"requests": 40, "rule": "MSER-5"},
+        "stability": {"stable": False, "evidence": "it grew"}, "load": load, "kv_tokens": {"all": 1000},
+        "steps": {"all": {"time_share": {"compute": 0.25, "memory_bandwidth": 0.75}, "steps_bound_by": {"compute": 3}}},
+    }  # fmt: skip
+    text = text_of(small, simulation=told)
+    for words in ("not steady: it grew", "Preemptions: 12", "stalled by preemption", "250", "memory bandwidth", "75 %"):
+        assert words in text, words
+    assert "What the simulator knows" not in text_of(small)
+
+
+def test_another_tools_keys_and_what_cannot_be_recreated_are_on_its_page(small: Path, tmp_path: Path) -> None:
+    assert command(["report", str(small), "--as", "vllm", "--html", str(tmp_path / "vllm.html")]) == 0
+    text = " ".join(Seen((tmp_path / "vllm.html").read_text(encoding="utf-8")).text)
+    assert "median_ttft_ms" in text and "As vLLM bench serve would print it" in text
+
+
+def test_goodput_has_its_interval_and_what_other_limits_would_give(small: Path) -> None:
+    goodput = {
+        "per_s": 3.25, "ci95": [3.0, None], "good": 90, "bad": 10, "not_evaluable": 0, "unsent": 0, "binding": "ttft", "reason": None,
+        "attainment": {"value": 0.9, "ci95": [0.8, 0.95]}, "objectives_s": {"ttft": 0.1}, "marginal": {"ttft": {"value": 0.9, "n": 100}},
+        "sensitivity": {"0.5": 0.4, "2": 1.0},
+    }  # fmt: skip
+    text = text_of(small, goodput=goodput)
+    assert (
+        "3.25 good requests a second, 95 % interval [3, –]" in text and "× 0.5: 40 %" in text and "break ttft" in text
+    )

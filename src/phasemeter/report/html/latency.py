@@ -212,11 +212,23 @@ def goodput(document: Document) -> Markup | None:
         for name, limit in (told.get("objectives_s") or {}).items()
         if (kept := (told.get("marginal") or {}).get(name)) is not None
     ]
-    binding = f" Most bad requests break {told['binding']}." if told.get("binding") else ""
+    line += f" Most bad requests break {told['binding']}." if told.get("binding") else ""
+    rate, bounds = told.get("per_s"), told.get("ci95") or [None, None]
+    if isinstance(rate, int | float):
+        between = ", ".join(DASH if bound is None else number(bound) for bound in bounds)
+        line = f"{number(rate)} good requests a second, 95 % interval [{between}]. {line}"
+    elif told.get("reason"):
+        line += f" No rate: {str(told['reason']).replace('_', ' ')}."
+    scaled = ", ".join(
+        f"× {scale}: {100 * share:.4g} %"
+        for scale, share in (told.get("sensitivity") or {}).items()
+        if share is not None
+    )
     return tag(
         "div",
         tag("h3", "Goodput"),
-        tag("p", line + binding),
+        tag("p", line),
+        tag("p", f"Joint attainment with all limits scaled: {scaled}.", class_="note") if scaled else None,
         table(["objective", "limit", "kept by", "of"], rows, "Each objective alone") if rows else None,
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from phasemeter.report.html import charts, evidence, latency, segments, standing, timeline
+from phasemeter.report.html import besides, charts, evidence, latency, segments, standing, timeline
 from phasemeter.report.html.markup import Markup, chart, data, section, tag, words
 from phasemeter.report.html.measures import Measures, measures_of
 from phasemeter.report.html.page import banner, page
@@ -40,6 +40,7 @@ def run_page(run: Path, document: Mapping[str, Any] | None = None) -> str:
             _timeline(drawn, bits, tables, measures, side),
             _distributions(measures, tables, told),
             ("evidence", "Server evidence", section("evidence", "Server evidence", evidence.section(side))),
+            *filter(None, [besides.simulation(told)]),
             _validity(told),
             ("definitions", "Definitions", section("definitions", "Definitions used", latency.definitions(told))),
         ]
@@ -73,6 +74,7 @@ def _verdict(told: Mapping[str, Any]) -> Section:
         tag("h3", "Doubts about the run itself") if doubts else None,
         tag("ul", doubts) if doubts else tag("p", "The run's own checks raise no doubt."),
         latency.goodput(told),
+        besides.errors(told),
     ))  # fmt: skip
 
 
@@ -92,6 +94,8 @@ def _latency(told: Mapping[str, Any]) -> Section:
         every if others else None,
         latency.throughput(told),
         latency.workload(told),
+        besides.facts(told),
+        besides.as_tool(told),
     ))  # fmt: skip
 
 
