@@ -167,7 +167,8 @@ def _items(reading: Reading, response: dict[str, Any], read: int) -> None:
 
 
 def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> None:
-    _name(reading, item.get("name"), number, read)
+    if not _said(reading).get((number, TOOL)):  # a name told after its arguments came earlier, only unseen
+        _name(reading, item.get("name"), number, read)
     for field in ("arguments", "input"):
         _whole(reading, item.get(field), TOOL, (number, None), read)
     listed = [item.get(field) for field in ("summary", "content")]
