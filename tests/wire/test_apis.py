@@ -223,6 +223,14 @@ def test_calls_that_come_whole_are_each_output_once_though_they_are_alike() -> N
     assert (found.tool, found.choices[0].reads) == ("f{}f{}", [0, 1, 3])
 
 
+def test_a_tools_name_told_after_its_arguments_moves_no_last_token() -> None:
+    late = response("output_item.done", output_index=0, item=CALL)
+    found = read(
+        events(response("function_call_arguments.delta", output_index=0, delta="{}"), late, COMPLETED), asked=RESPONSES
+    )
+    assert (found.tool, found.last_token_ns) == ("{}", 10 * MS)
+
+
 def test_summaries_that_come_whole_are_each_reasoning() -> None:
     stream = events(
         *(response("reasoning_summary_text.done", summary_index=n, text=text) for n, text in enumerate(("a", "b"))),
