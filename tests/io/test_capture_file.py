@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from phasemeter.errors import FileError
 from phasemeter.io.capture_file import CaptureReader, CaptureWriter, Closed, Header, Started
-from phasemeter.records.capture import Capture
+from phasemeter.records.capture import Capture, Read
+from phasemeter.records.reads import data_of
 
 HEADER = Header(worker=3, processes=4, start_ns=77, stamps="kernel", pid=1)
 
@@ -44,7 +46,7 @@ def write(path: Path, reads: Steps, flush_every: int) -> dict[int, bytes]:
     return got
 
 
-def data_of(capture: Capture) -> bytes:
+def bytes_of(capture: Capture) -> bytes:
     return b"".join(read.data for read in capture.reads)
 
 
@@ -56,11 +58,38 @@ def test_what_was_written_is_read_back_and_the_unclosed_come_last(reads: Steps, 
         got = write(path, reads, flush_every)
         reader = CaptureReader(path)
         captures = [capture for _, capture in reader.requests()]
-    assert {c.request_id: data_of(c) for c in captures} == {f"r{n}": data for n, data in got.items()}
+    assert {c.request_id: bytes_of(c) for c in captures} == {f"r{n}": data for n, data in got.items()}
     assert [c.close for c in captures] == ["complete"] * 3 + [None] * 3
     assert all(c.sent_ns == 50 and c.worker == 3 for c in captures[:3])
     assert reader.end is not None and reader.end.reason == "done" and reader.torn_bytes == 0
     assert reader.header == HEADER
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 90), st.integers(0, 2**32), st.integers(150, 700))
+def test_a_long_streams_reads_are_what_was_written_however_they_were_moved(flush: int, seed: int, many: int) -> None:
+    draw = random.Random(seed)
+    written: dict[int, list[Read]] = {number: [] for number in range(3)}
+    with tempfile.TemporaryDirectory() as folder:
+        writer = CaptureWriter(Path(folder) / "worker-3.capture", HEADER)
+        writer.starts.extend(started(number) for number in written)
+        for at in range(many):
+            number = draw.choice([0, 0, 0, 0, 1, 2])
+            read = Read(at, draw.choice([None, at + 10**18, at - 10**18]), draw.randbytes(draw.randrange(9)))
+            written[number].append(read)
+            writer.numbers.append(number)
+            writer.reads.append((read.user_ns, read.kernel_realtime_ns, read.data))
+            if at % flush == 0:
+                writer.flush()
+        writer.closes.extend(Closed(number, 99, "complete", None, 50) for number in (0, 2))
+        writer.close("done")
+        captures = {
+            capture.request_id: capture for _, capture in CaptureReader(Path(folder) / "worker-3.capture").requests()
+        }
+    for number, reads in written.items():
+        found = captures[f"r{number}"].reads
+        assert found == tuple(reads) and len(found) == len(reads) and data_of(found) == [read.data for read in reads]
+        assert found[-1:] == tuple(reads[-1:]) and (not reads or found[0] == reads[0])
 
 
 @settings(deadline=None, max_examples=150)
@@ -75,10 +104,10 @@ def test_a_file_cut_anywhere_reads_up_to_its_last_whole_block(reads: Steps, flus
         reader = CaptureReader(path)
         captures = [capture for _, capture in reader.requests()]
         torn = reader.torn_bytes
-    assert all(got[int(c.request_id[1:])].startswith(data_of(c)) for c in captures)
+    assert all(got[int(c.request_id[1:])].startswith(bytes_of(c)) for c in captures)
     assert torn < cut or cut == 0
     assert (reader.end is not None) == (cut == len(whole))
-    assert sum(len(data_of(c)) for c in captures) <= cut
+    assert sum(len(bytes_of(c)) for c in captures) <= cut
 
 
 def test_another_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:

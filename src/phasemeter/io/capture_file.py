@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,14 @@ import msgspec
 from phasemeter.io import framing
 from phasemeter.io.behind import Behind
 from phasemeter.records.capture import Capture, ClockPair, Close, Read
+from phasemeter.records.reads import Reads
 
 MAGIC = b"PHMCAP1\n"
 HEADER, COLUMNS, END = 1, 2, 3
 FLUSH_READS = 1000
 FLUSH_BYTES = 1 << 18
 FLUSH_NS = 250_000_000
+MOVED_READS = 64  # of a stream in flight are moved together (see Reads)
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -189,22 +191,34 @@ class CaptureReader:
     def requests(self) -> Iterator[tuple[Started, Capture]]:
         """Each request as it closes; at the end those that never did, with `closed_ns` None."""
         starts: dict[int, Started] = {}
-        reads: dict[int, list[Read]] = {}
+        held: dict[int, list[Read]] = {}
+        moved: dict[int, Reads] = {}
         worker = self.header.worker if self.header else 0
         for columns in self._blocks():
             for started in columns.starts:
                 starts[started.number] = started
-                reads[started.number] = []
+                held[started.number] = []
             for number, read in zip(columns.numbers, columns.reads, strict=True):
-                reads[number].append(read)
+                held[number].append(read)
+            for number in set(columns.numbers):
+                if len(held[number]) >= MOVED_READS:
+                    moved.setdefault(number, Reads()).add(held[number])
+                    held[number].clear()
             for closed in columns.closes:
-                started = starts.pop(closed.number)
-                yield started, capture_of(started, tuple(reads.pop(closed.number)), closed, worker)
+                number, started = closed.number, starts.pop(closed.number)
+                yield started, capture_of(started, _joined(moved.pop(number, None), held.pop(number)), closed, worker)
         for number, started in starts.items():
-            yield started, capture_of(started, tuple(reads[number]), None, worker)
+            yield started, capture_of(started, _joined(moved.get(number), held[number]), None, worker)
 
 
-def capture_of(started: Started, reads: tuple[Read, ...], closed: Closed | None, worker: int) -> Capture:
+def _joined(moved: Reads | None, held: list[Read]) -> Sequence[Read]:
+    if moved is None:
+        return tuple(held)
+    moved.add(held)
+    return moved
+
+
+def capture_of(started: Started, reads: Sequence[Read], closed: Closed | None, worker: int) -> Capture:
     """The three records of one request put together; `closed` None: it was still open when the file ends."""
     sent_ns = started.sent_ns if started.sent_ns is not None or closed is None else closed.sent_ns
     return Capture(

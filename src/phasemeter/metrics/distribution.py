@@ -133,7 +133,8 @@ def _below(values: Floats, starts: Ints, cuts: Floats) -> Floats:
     at = np.searchsorted(cuts, values[inside], side="left") * groups + group
     table = np.bincount(at, minlength=len(cuts) * groups).reshape(len(cuts), groups)
     table[0] += np.add.reduceat(under, starts, dtype=np.int64)
-    return np.cumsum(table, axis=0).astype(np.float64)
+    found: Floats = np.cumsum(table, axis=0).astype(np.float64)
+    return found
 
 
 def _first_passed(picks: Floats, below: Floats, targets: Floats) -> Ints:
@@ -158,7 +159,8 @@ def _cut_points(values: Floats, starts: Ints, sizes: Floats, ordered: Floats, q:
     reach = 6 * max(error, 1 / len(ordered))
     ranks = np.linspace(max(q - reach, 0.0), min(q + reach, 1.0), 128) * (len(ordered) - 1)
     cuts = ordered[np.ceil(ranks).astype(np.int64)]
-    return cuts[_starts(cuts)]
+    found: Floats = cuts[_starts(cuts)]
+    return found
 
 
 def _floats(bounds: Bounds) -> Bounds:

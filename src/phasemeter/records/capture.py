@@ -6,6 +6,7 @@ All `_ns` instants share one CLOCK_MONOTONIC; `kernel_realtime_ns` is CLOCK_REAL
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -60,7 +61,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     connected_ns: int | None = None  # after TLS, where there is TLS
     send_start_ns: int | None = None
     sent_ns: int | None = None
-    reads: tuple[Read, ...] = ()
+    reads: Sequence[Read] = ()
     closed_ns: int | None = None  # None: still open in a capture that was cut off (kill -9)
     close: Close | None = None
     error: str | None = None  # the exception's class and text, where there was one

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.records.capture import Capture, Close
+from phasemeter.records.reads import data_of
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.request_row import Outcome
 from phasemeter.wire.apis import api_of
@@ -132,7 +133,7 @@ def exchange_of(planned: PlannedRequest, capture: Capture, times_ns: Sequence[in
     return read_exchange(
         Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
         Received(
-            reads=[read.data for read in capture.reads],
+            reads=data_of(capture.reads),
             times_ns=times_ns,
             close=capture.close,
             closed_ns=capture.closed_ns,
