@@ -73,3 +73,9 @@ def test_what_is_no_url_is_one_line(wrong: str) -> None:
     with pytest.raises(UserError) as caught:
         endpoint(wrong)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http:/127.0.0.1:8000", "HTTP:127.0.0.1:8000", "https:/host/v1"])
+def test_a_missing_slash_is_no_host_called_http(url: str) -> None:
+    with pytest.raises(UserError, match="slash"):
+        endpoint(url)

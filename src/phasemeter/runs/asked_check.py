@@ -37,6 +37,8 @@ def refuse(asked: Asked) -> None:
         )
     if not 1 <= asked.processes <= MOST_PROCESSES:
         raise UserError(f"--processes {asked.processes}: has to be 1 or more, up to {MOST_PROCESSES}")
+    if asked.n < 1:
+        raise UserError(f"--n {asked.n}: has to be 1 or more")
     if abs(asked.seed) > MOST_SEED:
         raise UserError(f"--seed {asked.seed}: has to lie within 2^62 of 0")
     if asked.temperature is not None and not (math.isfinite(asked.temperature) and asked.temperature >= 0):

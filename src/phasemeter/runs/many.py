@@ -19,6 +19,7 @@ from phasemeter.lazy import load
 from phasemeter.records.result import Result
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.measure import RUNS, Measured, Watchers, bench
+from phasemeter.runs.settings import told
 from phasemeter.workload.plan import parse_concurrency
 
 INDEX = "index.json"
@@ -76,7 +77,7 @@ def _members(text: str | None, what: str, check: Any) -> list[str]:
     for member in members:
         if not member:
             raise UserError(f"--{what} {text}: a list holds an empty member: write it like 1,2,4")
-        values.add(check(member))
+        values.add(told(what, member, check))
     if len(values) < len(members):  # however it is written: 60/min is 1/s
         raise UserError(f"--{what} {text}: a member stands there twice: use --repeat to measure it again")
     return members

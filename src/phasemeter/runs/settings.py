@@ -166,7 +166,8 @@ def _with_trace_of(contract: Any, asked: Asked) -> Asked:
 def _arrivals(asked: Asked, declared: Any, replayed: bool) -> Arrivals:
     """By rate, by a trace, as the contract declares it, or closed; `replayed`: the command line itself names a trace."""
     if asked.rate is not None or asked.arrivals is not None:
-        return parse_arrivals(asked.arrivals, asked.rate)
+        option = "arrivals" if asked.arrivals is not None else "rate"
+        return told(option, asked.arrivals or "", lambda pattern: parse_arrivals(pattern or None, asked.rate))
     by_trace = isinstance(declared, dict) and "trace" in declared
     if asked.concurrency is None and (replayed or by_trace):
         options = options_of(asked)
@@ -201,7 +202,11 @@ def _spec(asked: Asked, contract: Any, api: str, replayed: bool) -> WorkloadSpec
     arrivals, think = _arrivals(asked, declared, replayed), _think(asked)
     if think is not None:  # also over the contract's
         arrivals = msgspec.structs.replace(arrivals, think=think)
-    concurrency = parse_concurrency(asked.concurrency)
+    concurrency = None if asked.concurrency is None else told("concurrency", asked.concurrency, parse_concurrency)
+    if asked.concurrency is not None and concurrency is None and arrivals.kind == "closed":
+        raise UserError(
+            f"--concurrency {asked.concurrency}: a closed loop sends when a slot is free, so it needs a number; all at once is --rate inf"
+        )
     if concurrency is None and arrivals.kind == "closed":
         concurrency = declared.get("concurrency", 1) if isinstance(declared, dict) else 1
     generated = asked.prompts is None and asked.trace is None

@@ -93,6 +93,8 @@ def endpoint(url: str, api: str = "openai.chat") -> Endpoint:
     Raises UserError, in one line and without the password, for what is no http or https URL, or for a full endpoint of another API.
     """
     shown = redacted(url)
+    if "://" not in url and url.lower().startswith(("http:", "https:")):
+        raise UserError(f"{shown}: has one slash too few: write it like http://127.0.0.1:8000/v1")
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
