@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars
 
 from phasemeter.errors import FileError
@@ -23,6 +24,7 @@ REQUESTS, EVENTS = "requests.parquet", "events.parquet"
 EVENTS_A_PART = 2_000_000
 REQUESTS_A_PART = 100_000
 
+_UNTOLD = array("q", [-1])  # tokens of an event, inside these columns only
 _LISTS = ("silent_times_ns", "bare_times_ns")
 _NESTED = {"choices", "warnings", *_LISTS}
 
@@ -84,8 +86,9 @@ class TableWriter:
         self._extra = dict.fromkeys(extra_columns, polars.Float64)
         self._rows: list[dict[str, Any]] = []
         self._requests = 0
-        self._columns = {name: array("q") for name in ("request", "choice", "event", "t_ns", "read", "tokens")}
-        self._reasoning = bytearray()
+        self._events = {name: array("q") for name in ("t_ns", "read", "tokens")}
+        # per choice: what its events have in common is written out a part at a time, at once
+        self._choices = {name: array("q") for name in ("request", "choice", "events", "reasoning_events")}
         self._parts: dict[str, list[Path]] = {REQUESTS: [], EVENTS: []}
 
     def add(
@@ -97,14 +100,12 @@ class TableWriter:
         heads = []
         for choice in row.choices:
             count = len(choice.times_ns)
-            columns = self._columns
-            columns["request"].extend([self._requests] * count)
-            columns["choice"].extend([choice.index] * count)
-            columns["event"].extend(range(count))
-            columns["t_ns"].extend(choice.times_ns)
-            columns["read"].extend(choice.reads)
-            columns["tokens"].extend(choice.tokens if choice.tokens is not None else [-1] * count)
-            self._reasoning += b"\1" * choice.reasoning_events + b"\0" * (count - choice.reasoning_events)
+            self._events["t_ns"].extend(array("q", choice.times_ns))
+            self._events["read"].extend(array("q", choice.reads))
+            self._events["tokens"].extend(_UNTOLD * count if choice.tokens is None else array("q", choice.tokens))
+            common = (self._requests, choice.index, count, choice.reasoning_events)
+            for column, value in zip(self._choices.values(), common, strict=True):
+                column.append(value)
             known = choice.tokens is not None
             heads.append(
                 _ChoiceHead(
@@ -118,7 +119,7 @@ class TableWriter:
         record |= _design_columns(row, instants or {}) | (extra or {})
         self._rows.append(record)
         self._requests += 1
-        if len(self._columns["t_ns"]) >= EVENTS_A_PART:
+        if len(self._events["t_ns"]) >= EVENTS_A_PART:
             self._flush_events()
         if len(self._rows) >= REQUESTS_A_PART:
             self._flush_requests()
@@ -129,17 +130,23 @@ class TableWriter:
         return path
 
     def _flush_events(self) -> None:
-        frame = polars.DataFrame(
-            {name: polars.Series(name, column, dtype=polars.Int64) for name, column in self._columns.items()}
-        )
-        reasoning = polars.Series("reasoning", list(self._reasoning), dtype=polars.UInt8).cast(polars.Boolean)
-        known = polars.when(polars.col("tokens") >= 0).then(polars.col("tokens"))
-        frame = frame.with_columns(known.cast(polars.Int32).alias("tokens"), reasoning)
-        narrow = [polars.col("request").cast(polars.UInt32), polars.col("choice", "event", "read").cast(polars.Int32)]
-        frame.with_columns(narrow).write_parquet(self._part(EVENTS))
-        for column in self._columns.values():
+        request, choice, counts, leading = (np.array(column) for column in self._choices.values())
+        first = np.cumsum(counts) - counts
+        event = np.arange(counts.sum()) - np.repeat(first, counts)
+        t_ns, read, tokens = (np.array(column) for column in self._events.values())
+        polars.DataFrame(
+            {
+                "request": np.repeat(request.astype(np.uint32), counts),
+                "choice": np.repeat(choice.astype(np.int32), counts),
+                "event": event.astype(np.int32),
+                "t_ns": t_ns,
+                "read": read.astype(np.int32),
+                "tokens": polars.Series(tokens.astype(np.int32)).set(polars.Series(tokens < 0), None),
+                "reasoning": event < np.repeat(leading, counts),
+            }
+        ).write_parquet(self._part(EVENTS))
+        for column in (*self._events.values(), *self._choices.values()):
             del column[:]
-        self._reasoning.clear()
 
     def _flush_requests(self) -> None:
         polars.DataFrame(self._rows, schema=_schema(self._extra)).write_parquet(self._part(REQUESTS))
