@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars
 import pytest
 
 from phasemeter.errors import UserError
-from phasemeter.runs.simulate import Outcome, attainment_at, replicate, search_goodput, simulate
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.runs.simulate import Outcome, attainment_at, manifest_of, replicate, search_goodput, simulate, write
 from phasemeter.runs.tables import read_rows
 from phasemeter.serving.ended import Refused, Served
 from phasemeter.serving.plan import Plan, demand_of, parse_plan
@@ -145,6 +147,30 @@ def test_the_run_directory_gives_the_rows_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["kind"] == "simulated"
     with pytest.raises(UserError, match=r"exists|not empty"):
         simulate(plan, output=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "input_tokens: {lognormal: {median: 400, p95: 1500}}, output_tokens: {uniform: {min: 1, max: 120}}",
+        "input_tokens: 100, output_tokens: 9, classes: [{name: a, weight: 3, input_tokens: 10}, {name: b, input_tokens: 2000}]",
+    ],
+)
+def test_columns_and_rows_write_the_same_table(workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phasemeter.runs.simulated_tables.REQUESTS_A_PART", 70)
+    plan = parse_plan(
+        f"workload: {{{workload}, arrivals: {{poisson: 4/s}}, requests: 300, warmup: 30}}\n"
+        "deployment: {model: llama-3.1-8b, hardware: L40S, kv_tokens: 1200}"
+    )
+    tables = []
+    for tokens in (False, True):
+        outcome = run(plan, tokens=tokens)
+        directory = RunDirectory.create(tmp_path / str(tokens))
+        write(directory, manifest_of(plan, demand_of(plan), plan.seed, 1), {}, outcome)
+        assert list(read_rows(directory.path)) == list(outcome.rows())
+        tables.append(polars.read_parquet(directory.path / "requests.parquet").drop("choices"))
+    assert tables[0].equals(tables[1])
+    assert set(tables[0]["failure"]) == {None, "rejected"} and set(tables[0]["phase"]) == {"warmup", "measured"}
 
 
 def test_attainment_falls_with_load_and_the_search_finds_where() -> None:

@@ -6,6 +6,7 @@ not live here: latency. A window is (start, end] in ns: what came at its start b
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ BRIDGE_NS = (
     100_000_000  # a dip below that share for less than this (a slot between two requests) doesn't end the window
 )
 BUCKET_NS = 1_000_000_000
+SPREAD_AT_ONCE = 1_000_000  # pairs of request and bucket
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,20 +173,24 @@ def buckets(received: Received, window: Window, bucket_ns: int = BUCKET_NS) -> F
     at = (received.event_ns - window.start_ns) // bucket_ns
     inside = (at >= 0) & (at < count)
     grid = np.bincount(at[inside], weights=received.event_tokens[inside], minlength=count).astype(np.float64)
-    for start, end, tokens in zip(
-        received.spread_start_ns.tolist(), received.spread_end_ns.tolist(), received.spread_tokens.tolist(), strict=True
-    ):
-        _spread_over(grid, (start - window.start_ns) / bucket_ns, (end - window.start_ns) / bucket_ns, tokens)
+    starts = (received.spread_start_ns - window.start_ns) / bucket_ns
+    ends = (received.spread_end_ns - window.start_ns) / bucket_ns
+    points = ends <= starts
+    at_once = points & (ends >= 0) & (ends < count)
+    np.add.at(grid, ends[at_once].astype(np.int64), received.spread_tokens[at_once])
+    first = np.maximum(starts.astype(np.int64), 0)
+    touched = np.where(points, 0, np.maximum(np.minimum(ends.astype(np.int64), count - 1) + 1 - first, 0))
+    most = np.searchsorted(np.cumsum(touched), np.arange(0, int(touched.sum()), SPREAD_AT_ONCE), "right")
+    for low, high in pairwise([*most.tolist(), len(touched)]):
+        part = slice(low, high)
+        which = np.repeat(np.arange(low, high), touched[part])
+        bucket = (
+            first[which] + np.arange(len(which)) - np.repeat(np.cumsum(touched[part]) - touched[part], touched[part])
+        )
+        start, end = starts[which], ends[which]
+        overlap = np.maximum(np.minimum(end, bucket + 1) - np.maximum(start, bucket), 0.0)
+        np.add.at(grid, bucket, received.spread_tokens[which] * overlap / (end - start))
     return grid
-
-
-def _spread_over(grid: Floats, start: float, end: float, tokens: float) -> None:
-    if end <= start:
-        if 0 <= end < len(grid):
-            grid[int(end)] += tokens
-        return
-    for k in range(max(int(start), 0), min(int(end), len(grid) - 1) + 1):
-        grid[k] += tokens * max(min(end, k + 1) - max(start, k), 0.0) / (end - start)
 
 
 def peak(received: Received, window: Window | None) -> dict[str, Any]:

@@ -29,12 +29,12 @@ from phasemeter.records.manifest import Manifest
 from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
-from phasemeter.runs.tables import TableWriter
+from phasemeter.runs.simulated_tables import PHASES, ROW_COLUMNS, phases_s, write_simulated
 from phasemeter.serving.demand import DEFAULT_REQUESTS, Demand, Draws, replication_seed
 from phasemeter.serving.deploy import build, spent
-from phasemeter.serving.ended import NUMBERS, Ended, Refused
+from phasemeter.serving.ended import Ended
 from phasemeter.serving.plan import Plan, demand_of, objectives_of, pools_of
-from phasemeter.serving.simulate import Sample, Simulation, phases_of, row_of
+from phasemeter.serving.simulate import Sample, Simulation, row_of
 from phasemeter.stats.distributions import t_quantile
 from phasemeter.stats.quantiles import quantile
 from phasemeter.stats.stationarity import SHORTEST, at_limit, mser5, trend
@@ -44,19 +44,10 @@ from phasemeter.units import share
 TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
 SAMPLES = 1000
 SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
-TELL_EVERY = 64  # requests
 Floats = npt.NDArray[np.float64]
 Tell = Callable[
     [int, float, int, tuple[int, int, float]], None
 ]  # ended, of about, virtual ns, (running, waiting, share of KV)
-ROW_COLUMNS = {
-    "due_ns": "arrival_ns", "send_start_ns": "arrival_ns", "sent_ns": "arrival_ns", "headers_ns": "first_token_ns",
-    "first_read_ns": "first_token_ns", "first_chunk_ns": "first_token_ns", "first_token_ns": "first_token_ns",
-    "first_output_ns": "first_token_ns", "last_token_ns": "finish_ns", "stream_end_ns": "finish_ns",
-    "asked_input_tokens": "prompt_tokens", "input_tokens": "prompt_tokens", "asked_output_tokens": "output_tokens",
-    "output_tokens": "output_tokens", "cached_tokens": "cached_tokens",
-}  # fmt: skip
-PHASES = ("queue", "prefill", "decode", "stall_prefill", "stall_mixed", "stall_preempted")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,11 +80,13 @@ def replicate(
     every_ns = max(1, round(_horizon_s(demand) * 1e9 / SAMPLES))
     run = Simulation(serving, demand, seed, tokens=tokens, sample_every_ns=every_ns)
     ended = Ended(tokens=tokens)
-    for one in run.run():
-        ended.add(one)
-        if tell is not None and len(ended) % TELL_EVERY == 0 and run.samples:
-            last = run.samples[-1]
+    if tell is not None:
+
+        def sampled(last: Sample) -> None:
             tell(len(ended), _requests(demand), last.at_ns, (last.running, last.waiting, last.kv_share))
+
+        run.sampled = sampled
+    run.fill(ended)
     ended.sort()
     warmup, rule = _warmup(plan, ended, run.samples)
     stable, evidence = _stability(demand, ended, run.samples)
@@ -236,30 +229,24 @@ def _add_columns(summary: Summary, outcome: Outcome) -> None:
     served = ended.served()
     measured = np.arange(len(ended)) >= outcome.warmup
     several = ended.column("finish_ns") > ended.column("first_token_ns")
-    columns = {field: ended.column(name) for field, name in ROW_COLUMNS.items()}
+    kept = {name: ended.column(name) for name in set(ROW_COLUMNS.values())}
     for warm in (True, False):
         for more in (True, False):
             group = np.flatnonzero(served & (measured != warm) & (several == more))
             if len(group):
                 example = msgspec.structs.replace(row_of(ended[int(group[0])]), phase="warmup" if warm else "measured")
-                add_alike(summary, example, {field: values[group] for field, values in columns.items()})
+                whole = len(group) == len(ended)
+                own = {name: values if whole else values[group] for name, values in kept.items()}
+                add_alike(summary, example, {field: own[name] for field, name in ROW_COLUMNS.items()})
     for number in np.flatnonzero(~served).tolist():
         phase: Phase = "measured" if measured[number] else "warmup"
         summary.add(msgspec.structs.replace(row_of(ended[number]), phase=phase))
 
 
 def _phases(outcome: Outcome) -> dict[str, Floats]:
-    """Seconds of each phase of the measured requests (`phases_of` a request)."""
-    ended = outcome.ended
-    kept = np.flatnonzero(ended.served())
-    kept = kept[kept >= outcome.warmup]
-    at = {name: ended.column(name)[kept] for name in NUMBERS if name.endswith("_ns")}
-    found = {
-        "queue": at["prefill_start_ns"] - at["queue_enter_ns"],
-        "prefill": at["prefill_end_ns"] - at["prefill_start_ns"],
-        "decode": at["finish_ns"] - at["first_token_ns"],
-    } | {name: at[f"{name}_ns"] for name in PHASES if name.startswith("stall")}
-    return {name: values / 1e9 for name, values in found.items()}
+    """Seconds of each phase of the measured requests."""
+    kept = np.flatnonzero(outcome.ended.served())
+    return phases_s(outcome.ended, kept[kept >= outcome.warmup])
 
 
 def _spread(values: Floats) -> dict[str, float | None]:
@@ -354,25 +341,10 @@ def manifest_of(plan: Plan, demand: Demand, seed: int, repetitions: int) -> Mani
 
 def write(run: RunDirectory, manifest: Manifest, found: dict[str, Any], outcome: Outcome) -> None:
     """A simulated run's directory: manifest, tables, and `found` as its result."""
-    directory = run.path
     run.write_manifest(manifest)
-    writer = TableWriter(directory, extra_columns=(*(f"{name}_s" for name in PHASES), "preemptions"))
-    for one, row in zip(outcome.ended, outcome.rows(), strict=True):
-        if isinstance(one, Refused):
-            writer.add(row)
-            continue
-        truth, clock = one.truth, "client_monotonic"
-        instants = {
-            "arrival": (truth.arrival_ns, clock),
-            "queue_enter": (truth.queue_enter_ns, clock),
-            "prefill_start": (truth.prefill_start_ns, clock),
-            "prefill_end": (truth.prefill_end_ns, clock),
-            "decode_end": (truth.finish_ns, clock),
-        }
-        extra: dict[str, float | None] = {f"{name}_s": value for name, value in phases_of(truth).items()}
-        writer.add(row, instants, extra | {"preemptions": float(truth.preemptions)})
-    writer.close()
-    (directory / "result.json").write_text(json.dumps(found, ensure_ascii=False, allow_nan=False))
+    class_name = None if outcome.mix is None else outcome.mix.class_name
+    write_simulated(run.path, outcome.ended, outcome.rows(), outcome.warmup, class_name)
+    (run.path / "result.json").write_text(json.dumps(found, ensure_ascii=False, allow_nan=False))
 
 
 def attainment_at(plan: Plan, rate_per_s: float, seed: int | None = None) -> Attainment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -112,17 +112,39 @@ class TableWriter:
                     choice.index, count, known, choice.reasoning_events, choice.finish_reason, choice.output_tokens
                 )
             )
-        record: dict[str, Any] = {name: getattr(row, name) for name in _SCALARS}
-        record["warnings"] = list(row.warnings)
-        record |= {name: list(getattr(row, name)) for name in _LISTS}
-        record["choices"] = msgspec.json.encode(heads).decode()
-        record |= _design_columns(row, instants or {}) | (extra or {})
-        self._rows.append(record)
+        self._rows.append(_record(row, heads, instants or {}) | (extra or {}))
         self._requests += 1
         if len(self._events["t_ns"]) >= EVENTS_A_PART:
             self._flush_events()
         if len(self._rows) >= REQUESTS_A_PART:
             self._flush_requests()
+
+    def add_alike(
+        self,
+        example: RequestRow,
+        columns: Mapping[str, Any],
+        *,
+        instants: dict[str, tuple[int, str]],
+        extra: dict[str, float | None],
+        others: Mapping[int, RequestRow],
+    ) -> None:
+        """Many rows without events at once, a part of their own: as `example` but for `columns`, equally long, by the table's names.
+
+        `others`: rows of another kind, by their place in the part; the columns leave them out.
+        """
+        self._flush_requests()
+        kinds = _schema(self._extra)
+        record = _record(example, [], instants) | extra
+        frame = polars.DataFrame({name: polars.Series(name, values, kinds[name]) for name, values in columns.items()})
+        same = [polars.lit(value, kinds[name]).alias(name) for name, value in record.items() if name not in columns]
+        frame = frame.with_columns(same).select(list(kinds))
+        if others:
+            whole = len(frame) + len(others)
+            places = [place for place in range(whole) if place not in others] + list(others)
+            odd = polars.DataFrame([_record(row, [], {}) for row in others.values()], schema=kinds)
+            frame = polars.concat([frame, odd]).with_columns(_place=polars.Series(places)).sort("_place").drop("_place")
+        frame.write_parquet(self._part(REQUESTS))
+        self._requests += len(frame)
 
     def _part(self, table: str) -> Path:
         path = self._directory / f".{table}.{len(self._parts[table])}.part"
@@ -148,14 +170,16 @@ class TableWriter:
         for column in (*self._events.values(), *self._choices.values()):
             del column[:]
 
-    def _flush_requests(self) -> None:
+    def _flush_requests(self, *, last: bool = False) -> None:
+        if not self._rows and not last:
+            return
         polars.DataFrame(self._rows, schema=_schema(self._extra)).write_parquet(self._part(REQUESTS))
         self._rows.clear()
 
     def close(self) -> None:
         """Write what is left and put the parts together; the tables appear whole or not at all."""
         self._flush_events()
-        self._flush_requests()
+        self._flush_requests(last=not self._parts[REQUESTS])
         for table, parts in self._parts.items():
             whole = self._directory / f".{table}.whole"
             if len(parts) == 1:
@@ -165,6 +189,14 @@ class TableWriter:
             whole.rename(self._directory / table)
             for part in parts:
                 part.unlink(missing_ok=True)
+
+
+def _record(row: RequestRow, heads: list[_ChoiceHead], instants: dict[str, tuple[int, str]]) -> dict[str, Any]:
+    record: dict[str, Any] = {name: getattr(row, name) for name in _SCALARS}
+    record["warnings"] = list(row.warnings)
+    record |= {name: list(getattr(row, name)) for name in _LISTS}
+    record["choices"] = msgspec.json.encode(heads).decode()
+    return record | _design_columns(row, instants)
 
 
 def _design_columns(row: RequestRow, instants: dict[str, tuple[int, str]]) -> dict[str, Any]:

@@ -60,6 +60,9 @@ class Replicas:
 
     def submit(self, now_ns: int, request: Request) -> None:
         """Raises UserError for a request that no engine could ever serve."""
+        if len(self.engines) == 1:
+            self.engines[0].submit(now_ns, request)
+            return
         at = self.router(self.outstanding, self.routed, request)
         self.engines[at].submit(now_ns, request)
         self.outstanding[at] += 1
@@ -70,6 +73,8 @@ class Replicas:
 
     def advance(self, now_ns: int) -> list[Event]:
         """Events of all engines up to `now_ns`, in order of time, the first engine first."""
+        if len(self.engines) == 1:  # nobody has to choose
+            return self.engines[0].advance(now_ns)
         told: list[Event] = []
         for at, engine in enumerate(self.engines):
             due = engine.due_ns()
@@ -79,8 +84,7 @@ class Replicas:
                 told.append(event)
                 if isinstance(event, Finished | Aborted):
                     self.outstanding[at] -= 1
-        if len(self.engines) > 1:
-            told.sort(key=lambda event: event.at_ns)
+        told.sort(key=lambda event: event.at_ns)
         return told
 
     def abort(self, now_ns: int, request_id: str) -> bool:

@@ -8,8 +8,9 @@ same requests, the gaps between them scaled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import accumulate, islice, repeat, takewhile
 
 import msgspec
 
@@ -17,6 +18,7 @@ from phasemeter.errors import UserError
 from phasemeter.serving.sequence import Request
 from phasemeter.workload.arrivals import Arrivals, offsets_ns, span_of_requests_s, think_ns
 from phasemeter.workload.lengths import Lengths, sample
+from phasemeter.workload.many_streams import exponentials, samples
 from phasemeter.workload.plan import TraceRow, WorkloadClass
 from phasemeter.workload.streams import Stream, mix, stable_hash
 
@@ -93,12 +95,25 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         draws, most = Draws(self, seed), self.most()
         if most is not None:
             most = -(-most // self.turns)
-        for number, arrival_ns in enumerate(islice(self._offsets_ns(seed), most)):
-            if self.duration_s is not None and arrival_ns > self.duration_s * 1e9:
-                return
-            yield draws.request(number * self.turns, arrival_ns)
+        last_ns = math.inf if self.duration_s is None else self.duration_s * 1e9
+        offsets = takewhile(lambda at_ns: at_ns <= last_ns, islice(self._offsets_ns(seed), most))
+        if self.classes or self.rows is not None or self.turns > 1 or self.named:
+            yield from (draws.request(number * self.turns, arrival_ns) for number, arrival_ns in enumerate(offsets))
+            return
+        inputs, outputs = (
+            samples(lengths, seed, name) if lengths is not None else repeat(0)
+            for lengths, name in ((self.input_tokens, "input_tokens"), (self.output_tokens, "output_tokens"))
+        )
+        for number, (arrival_ns, prompt, output) in enumerate(zip(offsets, inputs, outputs, strict=False)):
+            yield Request(
+                request_id=f"r{number}", prompt_tokens=prompt, output_tokens=output, arrival_ns=arrival_ns, max_tokens=output
+            )  # fmt: skip
 
     def _offsets_ns(self, seed: int) -> Iterator[int]:
+        if self.arrivals.kind == "poisson" and self.arrivals.rate_per_s is not None:
+            rate = self.arrivals.rate_per_s
+            gaps = islice(exponentials(seed, "arrivals"), 1, None)
+            return accumulate((round(gap / rate * 1e9) for gap in gaps), initial=0)
         if self.arrivals.kind == "trace":
             return (round((row.offset_ns or 0) / self.speed) for row in self.rows or ())
         span = self.duration_s

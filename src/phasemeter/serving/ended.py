@@ -1,4 +1,5 @@
-"""Every request of a simulated run, as columns: 112 bytes of numbers each, its name, and its tokens' instants where they were kept.
+"""Every request of a simulated run, as columns: 112 bytes of numbers each, 8 of its own number, 8 of its place in order of arrival,
+and its tokens' instants where they were kept.
 
 Lives here: the store and its views. Must not live here: the run (simulate.py), statistics (runs/).
 """
@@ -13,10 +14,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from phasemeter.serving.events import Truth
+from phasemeter.serving.events import Event, Finished, Truth
 from phasemeter.serving.sequence import Request
 
 Ints = npt.NDArray[np.int64]
+Places = Ints | slice
+ALL = slice(None)
 NUMBERS = Truth.__struct_fields__[1:-1]  # all but the name and the spans
 
 
@@ -42,8 +45,8 @@ class Ended:
     """
 
     def __init__(self, *, tokens: bool) -> None:
-        self.names: list[str] = []
         self.refused: dict[int, str] = {}
+        self._numbers_of = array("q")  # a request's number: its id without the `r` (demand.Draws)
         self._numbers = array("q")
         self._times = array("q")
         self._bounds = array("q", [0])
@@ -53,16 +56,31 @@ class Ended:
     def add(self, one: Served | Refused) -> None:
         if isinstance(one, Refused):
             request = one.request
-            self.refused[len(self.names)] = one.reason
-            self.names.append(request.request_id)
+            self.refused[len(self)] = one.reason
+            self._numbers_of.append(int(request.request_id[1:]))
             lengths = (request.prompt_tokens, request.output_tokens, request.samples, 0)
             self._numbers.extend((*lengths, request.arrival_ns, *(0 for _ in NUMBERS[5:])))
         else:
-            self.names.append(one.truth.request_id)
-            self._numbers.extend(msgspec.structs.astuple(one.truth)[1:-1])
+            self._take(one.truth)
         if self._tokens:
             self._times.extend(one.times_ns if isinstance(one, Served) else ())
             self._bounds.append(len(self._times))
+
+    def take(self, events: list[Event]) -> None:
+        """Every request that these events end, without the instants of its tokens."""
+        for event in events:
+            if type(event) is Finished:
+                self._take(event.truth)
+
+    def _take(self, truth: Truth) -> None:
+        self._numbers_of.append(int(truth.request_id[1:]))
+        self._numbers.extend(
+            (
+                truth.prompt_tokens, truth.output_tokens, truth.samples, truth.cached_tokens, truth.arrival_ns,
+                truth.queue_enter_ns, truth.prefill_start_ns, truth.prefill_end_ns, truth.first_token_ns, truth.finish_ns,
+                truth.stall_prefill_ns, truth.stall_mixed_ns, truth.stall_preempted_ns, truth.preemptions,
+            )
+        )  # fmt: skip
 
     def sort(self) -> None:
         """By arrival, ties as they ended."""
@@ -71,28 +89,33 @@ class Ended:
     def _table(self) -> Ints:
         return (
             np.frombuffer(self._numbers, np.int64).reshape(-1, len(NUMBERS))
-            if self.names
+            if self._numbers_of
             else np.zeros((0, len(NUMBERS)), np.int64)
         )
 
-    def column(self, name: str) -> Ints:
-        """A number of every request, in order of arrival."""
-        found: Ints = self._table()[self._order, NUMBERS.index(name)]
+    def column(self, name: str, places: Places = ALL) -> Ints:
+        """A number of every request, or of those at `places`, in order of arrival."""
+        found: Ints = self._table()[self._order[places], NUMBERS.index(name)]
         return found
 
-    def served(self) -> npt.NDArray[np.bool_]:
+    def served(self, places: Places = ALL) -> npt.NDArray[np.bool_]:
         """Which were served, in order of arrival."""
-        mask = np.ones(len(self.names), bool)
+        mask = np.ones(len(self), bool)
         mask[list(self.refused)] = False
-        ordered: npt.NDArray[np.bool_] = mask[self._order]
+        ordered: npt.NDArray[np.bool_] = mask[self._order[places]]
         return ordered
+
+    def numbers_of(self, places: Places = ALL) -> Ints:
+        """The number in every request's id, in order of arrival."""
+        found: Ints = np.frombuffer(self._numbers_of, np.int64)[self._order[places]]
+        return found
 
     @property
     def has_tokens(self) -> bool:
         return self._tokens
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self._numbers_of)
 
     def __iter__(self) -> Iterator[Served | Refused]:
         for i in range(len(self)):
@@ -102,7 +125,7 @@ class Ended:
         at = int(self._order[i])
         width = len(NUMBERS)
         numbers = self._numbers[at * width : (at + 1) * width].tolist()
-        name, (prompt, output, samples, _, arrival) = self.names[at], numbers[:5]
+        name, (prompt, output, samples, _, arrival) = f"r{self._numbers_of[at]}", numbers[:5]
         request = Request(
             request_id=name, prompt_tokens=prompt, output_tokens=output, arrival_ns=arrival, max_tokens=output, samples=samples
         )  # fmt: skip

@@ -7,7 +7,7 @@ Lives here: the loop over arrivals and steps, what is kept of each request, samp
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, count
 
 import msgspec
@@ -16,7 +16,7 @@ from phasemeter.errors import UserError
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
 from phasemeter.serving.cluster import Replicas, Serving
 from phasemeter.serving.demand import Demand, Draws
-from phasemeter.serving.ended import Refused, Served
+from phasemeter.serving.ended import Ended, Refused, Served
 from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
 from phasemeter.serving.sequence import Request
 
@@ -43,6 +43,7 @@ class Simulation:
         self.tokens = tokens
         self.sample_every_ns = sample_every_ns
         self.samples: list[Sample] = []
+        self.sampled: Callable[[Sample], None] | None = None  # is given each sample as it is taken
         self.steps = 0
         self.step_tokens = 0
         self.draws = Draws(demand, seed)
@@ -60,10 +61,33 @@ class Simulation:
         else:
             yield from self._open_loop()
 
-    def _open_loop(self) -> Iterator[Served | Refused]:
-        alone = isinstance(self.serving, Replicas) and len(self.serving.engines) == 1
+    def fill(self, ended: Ended) -> None:
+        """As `run`, into `ended`; where nothing follows from an answer's end, without a record for each request in between."""
+        if self.tokens or self.demand.turns > 1 or not self.demand.arrivals.open_loop:
+            for one in self.run():
+                ended.add(one)
+            return
+        serving, alone = self.serving, self._alone()
         for request in self.demand.open_loop(self.seed):
-            # one engine is told ahead of what comes before the next sample; a router has to see what is outstanding
+            arrival_ns = request.arrival_ns
+            if not alone or arrival_ns > self._next_sample:
+                for events in self._lived(arrival_ns - 1):
+                    ended.take(events)
+            try:
+                serving.submit(arrival_ns, request)
+            except UserError as error:
+                ended.add(Refused(request, str(error)))
+        while (due := serving.due_ns()) is not None:
+            for events in self._lived(max(due, self._next_sample)):
+                ended.take(events)
+
+    def _alone(self) -> bool:
+        """Whether one engine is all there is: it may be told ahead of what comes; a router has to see what is outstanding."""
+        return isinstance(self.serving, Replicas) and len(self.serving.engines) == 1
+
+    def _open_loop(self) -> Iterator[Served | Refused]:
+        alone = self._alone()
+        for request in self.demand.open_loop(self.seed):
             if not alone or request.arrival_ns > self._next_sample:
                 yield from self._until(request.arrival_ns - 1)  # a step that starts at its arrival may take it in
             yield from self._submit(request)
@@ -142,13 +166,20 @@ class Simulation:
             self._times[request.request_id] = []
 
     def _until(self, at_ns: int) -> Iterator[Served]:
+        for events in self._lived(at_ns):
+            yield from self._told(events)
+
+    def _lived(self, at_ns: int) -> Iterator[list[Event]]:
+        """What happens up to `at_ns`, from sample to sample."""
         if at_ns < 0:
             return
         while self._next_sample <= at_ns:
-            yield from self._told(self.serving.advance(self._next_sample))
+            yield self.serving.advance(self._next_sample)
             self.samples.append(Sample(self._next_sample, *self.serving.load()))
             self._next_sample += self.sample_every_ns
-        yield from self._told(self.serving.advance(at_ns))
+            if self.sampled is not None:
+                self.sampled(self.samples[-1])
+        yield self.serving.advance(at_ns)
 
     def _drain(self) -> Iterator[Served]:
         while (due := self.serving.due_ns()) is not None:

@@ -158,9 +158,13 @@ class TickedCost:
         return max(1, ticks + self.per_swapped_block * batch.swapped_blocks)
 
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine:
-        base, slope, _, end = self._line(decodes, contexts)
+        line = self._lines.get(decodes)
+        if line is None or not line[2] <= contexts < line[3]:
+            line = self._line(decodes, contexts)
+        base, slope, _, end = line
+        ticks = base + slope * contexts
         steps = None if end == inf else ceil((end - contexts) / decodes)
-        return DecodeLine(max(1, base + slope * contexts), slope * decodes, steps)
+        return DecodeLine(ticks if ticks > 0 else 1, slope * decodes, steps)
 
     def parts(self, batch: BatchShape) -> Parts:
         """What the step is spent on, in seconds (swaps left out)."""
