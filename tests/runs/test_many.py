@@ -91,3 +91,10 @@ def test_points_are_rates_times_repetitions_by_name() -> None:
 def test_a_faulty_list_is_refused(asked: Asked) -> None:
     with pytest.raises(UserError):
         points(asked)
+
+
+def test_a_series_that_cannot_be_run_to_its_end_is_not_begun(bench: Bench) -> None:
+    with served() as server:
+        ran = bench(server.url, "--rate", "inf", "--concurrency", "2,2000000000", "--requests", "2")
+        assert ran.code == 2 and "file descriptors" in ran.err and not ran.path.exists()
+        assert server.paths == []

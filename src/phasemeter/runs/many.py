@@ -19,6 +19,7 @@ from phasemeter.lazy import load
 from phasemeter.records.result import Result
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.measure import RUNS, Measured, Watchers, bench
+from phasemeter.runs.prepare import check
 from phasemeter.runs.settings import told
 from phasemeter.workload.plan import parse_concurrency
 
@@ -103,6 +104,8 @@ def bench_all(url: str, asked: Asked, watchers: Watchers | None = None) -> Many:
     folder = Path(asked.output) if asked.output else RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-sweep"
     if folder.exists() and not asked.resume:
         raise UserError(f"{folder} exists already: --resume skips what is complete there, or give another -o/--output")
+    for _, own in wanted:
+        check(url, own)
     many = Many(measured=(), index=folder / INDEX)
     for number, (name, own) in enumerate(wanted):
         watch.note(f"run {number + 1} of {len(wanted)}: {name}")

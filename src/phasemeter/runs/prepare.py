@@ -25,6 +25,7 @@ from phasemeter.runs.trace_replay import sessions_in, trace_of
 from phasemeter.workload.plan import WorkloadSpec
 from phasemeter.workload.prompt_files import FilePrompt
 from phasemeter.workload.prompts import PromptOptions
+from phasemeter.workload.trace_words import words_of
 from phasemeter.workload.traces import BLOCK_TOKENS
 
 RUNS = Path("runs")
@@ -54,9 +55,9 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     _check_trace(settings)
     tokenizer = load_tokenizer(Path(asked.tokenizer)) if asked.tokenizer else None
     _check_turns(settings)
-    descriptor_limit.require(-(-expected_open(settings.spec) // max(1, asked.processes)))
-    settings = _with_sessions(settings)
-    for words in (*settings.notes, *_about_trace(settings), *_about(rows, settings.spec, unasked)):
+    _require_descriptors(settings)
+    settings = _with_sessions(_with_trace(settings))
+    for words in (*settings.notes, *_about(rows, settings.spec, unasked)):
         note(words)
     probed = _probed(settings)
     for words in probed.notes:
@@ -79,6 +80,18 @@ def prepare(url: str, asked: Asked, note: Callable[[str], None]) -> Prepared:
     )  # fmt: skip
 
 
+def check(url: str, asked: Asked) -> None:
+    """What can be found wrong without a server, as `prepare` would find it: a series is checked to its last run before the first."""
+    settings = settings_of(url, asked)
+    _check_trace(settings)
+    _check_turns(settings)
+    _require_descriptors(settings)
+
+
+def _require_descriptors(settings: Settings) -> None:
+    descriptor_limit.require(-(-expected_open(settings.spec) // max(1, settings.asked.processes)))
+
+
 def _probed(settings: Settings) -> Probed:
     """The probe's findings; a server's words are repeated without what they echo of a secret."""
     secrets = secrets_of(settings)
@@ -98,11 +111,19 @@ def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:
     return msgspec.structs.replace(settings, spec=spec)
 
 
-def _about_trace(settings: Settings) -> list[str]:
-    trace = trace_of(settings.asked)
-    if trace is None or trace.offsets_ns is None or settings.spec.arrivals.kind == "trace":
-        return []
-    return ["the trace's rows are offered by --rate or --concurrency: its own time stamps are left out"]
+def _with_trace(settings: Settings) -> Settings:
+    """No more requests than the trace has rows, and what was left out of it or changed is on the run's record."""
+    trace, spec = trace_of(settings.asked), settings.spec
+    if trace is None:
+        return settings
+    notes = words_of(trace)
+    if trace.offsets_ns is not None and spec.arrivals.kind != "trace":
+        notes.append("the trace's rows are offered by --rate or --concurrency: its own time stamps are left out")
+    rows = len(trace.lines)
+    if spec.requests is not None and spec.requests != rows:
+        notes.append(f"--requests {spec.requests}: {min(spec.requests, rows)} of the trace's {rows} rows, each once")
+        spec = msgspec.structs.replace(spec, requests=min(spec.requests, rows))
+    return msgspec.structs.replace(settings, spec=spec, notes=(*settings.notes, *notes))
 
 
 def _about(rows: list[FilePrompt], spec: WorkloadSpec, unasked: list[int]) -> list[str]:
