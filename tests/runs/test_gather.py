@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
+from phasemeter.io.emulator_spans import RequestSpan, encode
 from phasemeter.io.scrape import scrape
 from phasemeter.runs import gather, spans
 from phasemeter.runs.gather import Page, gathering, idle
@@ -61,6 +63,31 @@ def test_spans_that_never_come_are_waited_for_only_so_long(tmp_path: Path, monke
     with gathering(tmp_path, None, ":0") as found:
         found.end(5)
     assert [text.split(":")[0] for text in found.warnings] == ["no_spans"]
+
+
+def test_spans_of_the_warm_up_and_several_of_one_request_are_not_taken_for_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 5.0)
+
+    def exported(found: gather.Gathering, number: int) -> None:
+        trace = f"00-{number:032x}-{1:016x}-01"
+        one = RequestSpan(
+            request_id=f"r{number}", traceparent=trace, start_unix_ns=1, end_unix_ns=2, seconds={}, counts={}
+        )
+        assert found.receiver.keep(encode([one, one]), "pb")  # two spans of one request
+
+    with gathering(tmp_path, None, ":0") as found:
+        found.begin(2)
+        for number in (1, 2, 3):
+            exported(found, number)
+        late = threading.Timer(0.5, exported, (found, 4))
+        late.start()
+        found.end(2)
+        here = len(list((tmp_path / "evidence").glob("spans-*")))
+        late.join()
+    assert here == 4 and not found.warnings
+    assert spans.requests_of(tmp_path / "evidence" / "spans-000004.pb") == {f"{4:032x}"}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class Gathering:
         self.page = page
         self.receiver: Any = None  # an OtlpReceiver: what it needs is slow to load, and rarely needed
         self.scrapes = 0
+        self.warmups = 0  # their spans come too, and must not be taken for the run's
         self.warnings: list[str] = []
         self._first: dict[str, float | None] = {}
         self._stop = threading.Event()
@@ -71,6 +72,7 @@ class Gathering:
 
     def begin(self, warmup_requests: int = 0) -> None:
         """The window opens: once the server is idle and has counted every request of the warm-up, or patience ends."""
+        self.warmups = warmup_requests
         if self.page is None:
             return
         self._edge("metrics-before", warmup_requests)
@@ -84,7 +86,7 @@ class Gathering:
             self._thread.join(timeout=10)
             self._edge("metrics-after", patience_s=1.0 if interrupted else EDGE_PATIENCE_S)
         if self.receiver is not None and requests and not interrupted:
-            self.warnings += load("phasemeter.runs.spans").awaited(self.receiver, requests)
+            self.warnings += load("phasemeter.runs.spans").awaited(self.receiver, requests + self.warmups)
 
     def _edge(self, name: str, warmup_requests: int = 0, patience_s: float = EDGE_PATIENCE_S) -> None:
         """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""

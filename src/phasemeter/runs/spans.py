@@ -16,17 +16,23 @@ from phasemeter.lazy import load
 from phasemeter.server.otlp import decode, engine_of
 
 SPAN_PATIENCE_S = 8.0  # exporters send in batches, every 5 s by default (OpenTelemetry SDK specification)
+LONGEST_PATIENCE_S = 30.0
 
 
 def awaited(receiver: OtlpReceiver, requests: int) -> list[str]:
-    """Wait until the spans of `requests` requests are here, or patience ends; what a person should know."""
+    """Wait until the spans of `requests` requests are here, or none has come for a while; what a person should know."""
     warnings: list[str] = []
-    until, read, known = time.monotonic() + SPAN_PATIENCE_S, 0, 0
-    while known < requests and time.monotonic() < until:
+    now = time.monotonic()
+    until, last = now + SPAN_PATIENCE_S, now + max(LONGEST_PATIENCE_S, SPAN_PATIENCE_S)
+    read, known = 0, set[str]()
+    while len(known) < requests and time.monotonic() < min(until, last):
         for path in sorted(receiver.evidence.glob("spans-*"))[read:]:
             read += 1
-            known += request_spans(path)
-            if time.monotonic() >= until:
+            before = len(known)
+            known |= requests_of(path)
+            if len(known) > before:
+                until = time.monotonic() + SPAN_PATIENCE_S
+            if time.monotonic() >= last:
                 break
         time.sleep(0.1)
     if receiver.refused:
@@ -41,13 +47,13 @@ def awaited(receiver: OtlpReceiver, requests: int) -> list[str]:
     return warnings
 
 
-def request_spans(path: Path) -> int:
-    """How many spans of requests a body holds; none in a damaged one."""
+def requests_of(path: Path) -> set[str]:
+    """The traces of a body that hold a span of a request, however many each: ours have one for each request."""
     try:
         spans = decode(path.read_bytes(), str(path))
     except (FileError, OSError):
-        return 0
-    return sum(span.name == "llm_request" or engine_of(span) is not None for span in spans)
+        return set()
+    return {span.trace_id for span in spans if engine_of(span) is not None}
 
 
 @contextmanager
