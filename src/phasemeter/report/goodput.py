@@ -36,10 +36,8 @@ def words(answer: dict[str, Any]) -> list[str]:
     if answer.get("class_targets"):
         target += f" ({', '.join(f'{name} {100 * share:g} %' for name, share in answer['class_targets'].items())})"
     if value is None:
-        return [
-            *lines,
-            f"no goodput: no rate tried keeps {target} of requests within the contract ({answer['reason']})",
-        ]
+        why = ", ".join(filter(None, (answer["reason"], answer["binding"] and f"{answer['binding']} is broken most")))
+        return [*lines, f"no goodput: no rate tried keeps {target} of requests within the contract ({why})"]
     bounds = f" (95 %: {'–' if low is None else f'{low:.4g}'} … {'–' if high is None else f'{high:.4g}'})"
     lines.append(f"goodput {value:.4g} req/s{bounds} with {target} of requests good" + (
         f"; {answer['binding']} binds" if answer["binding"] else ""))  # fmt: skip

@@ -37,6 +37,7 @@ APART = (0.05, 0.15)  # in log rate: how far beside the likely crossing rates ar
 FULL = 3  # rates near the crossing that took every look: more would cost more than they tell
 CLOSE = 0.25  # in log rate: near the crossing
 LEAST_LOOKS = LOOKS  # that some rate near the crossing took, before an interval is believed that is narrow enough
+WIDE = 1.5  # a bracket wider than this (ratio) is halved first
 SUDDEN = 0.5  # of attainment, lost between two rates
 BINDS = 1.5  # a part that crosses so many times above the first doesn't bind
 
@@ -256,7 +257,9 @@ class Searcher:
         if below is None or above is None:
             return max(self.probes) * 2 if above is None else min(self.probes) / 2
         wide, quarter = above / below, math.sqrt(math.sqrt(above / below))
-        if crossing is None or wide > 1.5 or not below / 1.2 < crossing.rate_per_s < above * 1.2:
+        if crossing is None and wide <= WIDE:
+            return self._surer(below, above)
+        if crossing is None or wide > WIDE or not below / 1.2 < crossing.rate_per_s < above * 1.2:
             return self._or_close(math.sqrt(below * above))
         middle = crossing.rate_per_s
         if self.low() == below and self.high() == above:  # a sudden end: both sides are sure
@@ -269,6 +272,14 @@ class Searcher:
         }
         side = min(told, key=lambda each: told[each])
         return self._or_close(middle * math.exp(apart * side))
+
+    def _surer(self, below: float, above: float) -> float:
+        """Where no curve tells: the end of the bracket that is less sure, or the middle when both are decided or fully looked at."""
+        ends = [self.probes[rate] for rate in (below, above)]
+        open_ones = [one for one in ends if one.standing == "undecided" and len(one.looks) < LOOKS]
+        if not open_ones:
+            return math.sqrt(below * above)
+        return min(open_ones, key=lambda one: len(one.looks)).rate_per_s
 
     def _or_close(self, rate: float) -> float:
         """A rate close by that has looks left, else this one."""
@@ -345,7 +356,7 @@ class Searcher:
             worst = min(shares, key=lambda name: shares[name], default=None)
             if worst is not None and shares[worst] < self.search.target:
                 return worst
-            if probe.stable is False:
+            if next((one.stable for one in reversed(probe.looks) if one.stable is not None), None) is False:
                 return "stability"
             if worst is not None and shares[worst] < 1 and probe.attainment is not None:
                 return worst
