@@ -1,39 +1,59 @@
-"""How fast the serving engine is: seconds a million chat requests, and its speed over a flat-list token-by-token engine.
+"""How fast the serving engine is: seconds a million chat requests, its speed over a flat-list token-by-token engine, what it keeps.
 
-    python bench/serving_bench.py [--requests N]
+    python bench/serving_bench.py [--requests N] [--long]
 
-A chat request has about 500 tokens in and 200 out. The ratio is to `tests/serving/reference.py` on the same requests. What can't be
-aggregated: sglang looks at every running request when it admits (its guess of their future memory, clipped per request), a prefix
-cache takes blocks one by one (which block is taken decides what is forgotten), vllm_v1 with a long-prefill threshold walks its
-list while a prompt is half done (whether a later decode gets budget depends on the earlier ones).
+A chat request has about 500 tokens in and 200 out. A row a policy and load; `times_reference` is to `frozen_reference.py` on the same
+requests; orca's is low because its reference has least to do (memory is reserved whole: no block is counted at a token). Then: how the cost grows with the number of requests (1 where it is linear), the whole way of a plan, tables
+written (seconds of CPU and peak memory a million requests, less what the program itself takes), and the bytes a request that stay
+beyond its columns. `--long` takes the growth and the plan at 1,000,000 requests.
+
+What can't be aggregated: sglang looks at every running request when it admits (its guess of their future memory, clipped per request);
+with a prefix cache, blocks have names, so each block that a decode takes or fills is an act of its own (which one is taken decides what
+is forgotten): 200 tokens in blocks of 16 are 12 more stops a request.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
+import subprocess
 import sys
+import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from frozen_reference import Cost, FrozenReference
 
-from tests.serving.reference import Reference
-
+from phasemeter.runs.simulate import simulate
+from phasemeter.serving.deploy import build
+from phasemeter.serving.ended import NUMBERS, Ended
 from phasemeter.serving.engine import Engine
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
 from phasemeter.serving.kv_reserved import ReservedKv
+from phasemeter.serving.plan import Plan, demand_of, parse_plan
 from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.sequence import Request
+from phasemeter.serving.simulate import Simulation
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime, ticks_of_ns
 
+COST = Cost(ticks_of_ns(5_000_000), ticks_of_ns(20_000), 60, ticks_of_ns(25_000))
 MODEL = LinearStepTime(
-    fixed=ticks_of_ns(5_000_000), per_decode=ticks_of_ns(20_000), per_context=60, per_new_token=ticks_of_ns(25_000)
+    fixed=COST.fixed, per_decode=COST.per_decode, per_context=COST.per_context, per_new_token=COST.per_new_token
 )
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=8192)
 BLOCKS = 16_000
+PLAN = """
+workload:
+  input_tokens: {normal: {mean: 500, sd: 150}}
+  output_tokens: {normal: {mean: 200, sd: 60}}
+  arrivals: {poisson: 15/s}
+  requests: REQUESTS
+deployment: {model: llama-3.1-8b, hardware: H100, policy: vllm_v1}
+"""
 
 
 def chat(many: int, rate_per_s: float) -> list[Request]:
@@ -67,17 +87,53 @@ def engine_s(policy: str, requests: list[Request], *, prefix_caching: bool = Fal
 
 
 def reference_s(policy: str, requests: list[Request]) -> float:
-    reference = Reference(policy, BLOCKS, MODEL, LIMITS, longest=2048)
+    reference = FrozenReference(policy, BLOCKS, COST)
+    asked = [(r.prompt_tokens, r.output_tokens, ticks_of_ns(r.arrival_ns)) for r in requests]
     start = time.process_time()
-    reference.run(requests)
+    reference.run(asked)
     return time.process_time() - start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=20_000)
-    many = parser.parse_args().requests
-    rows = []
+def plan_of(many: int) -> Plan:
+    return parse_plan(PLAN.replace("REQUESTS", str(many)))
+
+
+def plan_row(many: int) -> dict[str, float]:
+    """In a process of its own: its peak memory is the run's."""
+    done = subprocess.run([sys.executable, __file__, "--plan", str(many)], capture_output=True, text=True, check=True)
+    row: dict[str, float] = json.loads(done.stdout)
+    return row
+
+
+def run_plan(many: int) -> dict[str, float]:
+    def peak_mb() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(plan_of(100), output=Path(folder) / "first")  # what loads on first use is not the run's
+        before, start = peak_mb(), time.process_time()
+        simulate(plan_of(many), output=Path(folder) / "run")
+        took, more = time.process_time() - start, peak_mb() - before
+    return {
+        "plan_requests": many, "s_per_million": round(took / many * 1e6, 1), "mb_per_million": round(more / many * 1e6)
+    }  # fmt: skip
+
+
+def kept_bytes(many: int) -> float:
+    """What a request leaves behind in engine and simulation, its columns left out."""
+    kept = []
+    for requests in (many, 2 * many):
+        plan = plan_of(requests)
+        run = Simulation(build(plan, tokens=False), demand_of(plan), 0, tokens=False, sample_every_ns=10**10)
+        ended = Ended(tokens=False)
+        tracemalloc.start()
+        run.fill(ended)
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    return (kept[1] - kept[0]) / many - 8 * (len(NUMBERS) + 1)
+
+
+def policy_rows(many: int) -> None:
     for rate in (5.0, 15.0, 22.0):
         requests = chat(many, rate)
         few = chat(min(many, 1000), rate)
@@ -86,14 +142,33 @@ def main() -> None:
                 continue
             million_s = engine_s(policy, requests) / many * 1e6
             row = {"policy": policy, "rate_per_s": rate, "s_per_million": round(million_s, 1)}
-            if hasattr(Reference, policy):
+            if hasattr(FrozenReference, policy):
                 row["times_reference"] = round(reference_s(policy, few) / len(few) * 1e6 / million_s, 1)
             if policy in {"vllm_v1", "sglang"}:
-                row["s_per_million_prefix_caching"] = round(
-                    engine_s(policy, requests, prefix_caching=True) / many * 1e6, 1
-                )
-            rows.append(row)
+                caching_s = engine_s(policy, requests, prefix_caching=True)
+                row["s_per_million_prefix_caching"] = round(caching_s / many * 1e6, 1)
             print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--long", action="store_true", help="growth and plan at a million requests")
+    parser.add_argument("--plan", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan:
+        print(json.dumps(run_plan(options.plan)))
+        return
+    many = options.requests
+    policy_rows(many)
+    most = 1_000_000 if options.long else 5 * many
+    requests = chat(most, 15.0)
+    few_s, many_s = (min(engine_s("vllm_v1", requests[:n]) / n for _ in range(2)) for n in (most // 10, most))
+    print(json.dumps({"growth_from_to": [most // 10, most], "s_per_million": round(many_s * 1e6, 1),
+                      "cost_ratio": round(many_s / few_s, 2)}), flush=True)  # fmt: skip
+    del requests
+    print(json.dumps(plan_row(1_000_000 if options.long else 50_000)), flush=True)
+    print(json.dumps({"kept_bytes_a_request": round(kept_bytes(min(many, 5000)), 1)}), flush=True)
 
 
 if __name__ == "__main__":
