@@ -107,6 +107,16 @@ def test_stamps_that_a_rate_replaces_are_said_to_be_left_out(bench: Bench, tmp_p
     assert ran.outcomes["ok"] == len(ROWS) and "its own time stamps are left out" in ran.err
 
 
+def test_rows_that_a_trace_loses_and_a_count_beyond_its_rows_are_on_the_runs_record(
+    bench: Bench, tmp_path: Path
+) -> None:
+    trace = str(trace_file(tmp_path, [(0.0, 30, 3), (0.01, 31, 0), (0.02, 32, 5)]))
+    with served() as server:
+        ran = bench(server.url, "--trace", trace, "--requests", "9")
+    assert ran.outcomes == {"scheduled": 2, "ok": 2, "failed": {}, "cancelled": 0, "unsent": 0}
+    assert ["1 of 3 rows have no output" in ran.manifest["notes"][0], "2 of the trace's 2" in ran.err] == [True, True]
+
+
 def test_conversations_without_a_user_are_left_out_with_a_note(bench: Bench, tmp_path: Path) -> None:
     talks = [[{"from": "gpt", "value": "x"}], [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]]
     (tmp_path / "talks.json").write_text(json.dumps([{"conversations": talk} for talk in talks]))

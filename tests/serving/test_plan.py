@@ -80,6 +80,13 @@ def test_a_plain_plan_is_one_pool_with_kv_from_memory() -> None:
     assert quantised.kv_tokens in {2 * pool.kv_tokens, 2 * pool.kv_tokens + 1}
 
 
+def test_what_a_trace_lost_is_on_the_plan() -> None:
+    rows = ["timestamp,input_tokens,output_tokens", "0,8,4", "1,8,0"]
+    plan = parse_plan(PLAN.replace("  requests: 100", "  trace: t.csv"), read=lambda file: rows)
+    assert plan.trace_rows is not None and len(plan.trace_rows) == 1
+    assert plan.trace_notes == ("t.csv: 1 of 2 rows have no output (failures): left out",)
+
+
 def test_a_split_has_two_pools_and_a_link() -> None:
     split = "RTX4090\n  split: {prefill: {replicas: 2}, decode: {tensor_parallel: 2}, link: {bytes_per_s: 25 GB/s, latency: 1 ms}}"
     plan = parse_plan(PLAN.replace("RTX4090", split))

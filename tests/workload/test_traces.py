@@ -16,6 +16,7 @@ from phasemeter.cli.main import run
 from phasemeter.errors import FileError, UserError
 from phasemeter.runs.trace_files import load_for_replay
 from phasemeter.workload.trace_stamps import StampError, StampReader
+from phasemeter.workload.trace_words import words_of
 from phasemeter.workload.traces import Trace, TraceOptions, load_trace, spread_ns
 
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "inputs"
@@ -325,3 +326,17 @@ def test_the_handed_wrong_columns_are_refused_by_name(capsys: pytest.CaptureFixt
     message = json.loads(capsys.readouterr().out)["errors"][0]["message"]
     assert "Request tokens" in message
     assert "Prompt tokens" in message
+
+
+def test_what_reading_a_trace_left_out_or_noticed_is_told_in_words_each_thing_once() -> None:
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    found = load(head + "6,C,1,1,2,x\n5,C,2,0,2,x\n5,C,3,1,4,x\n5,C,3,1,4,x\n", sample="2")
+    told = words_of(found)
+    assert [text.split(": ", 1)[0] for text in told] == ["t.csv"] * len(told)
+    assert [sum(word in text for text in told) for word in ("no output", "sorted", "sample 2", "whole seconds")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert words_of(load("input_tokens,output_tokens\n1,1\n")) == []

@@ -63,6 +63,8 @@ def simulate(
         document = runs.simulate(
             read, seed=seed, replications=replications, output=folder, contract=promised, tell=tell
         )
+    for words in document["run"].get("notes") or ():
+        print(f"note: {words}", file=sys.stderr)
     if json:
         print(dumps(document, ensure_ascii=False, allow_nan=False))
     else:

@@ -330,6 +330,7 @@ def manifest_of(plan: Plan, demand: Demand, seed: int, repetitions: int) -> Mani
         requests=demand.most(),
         duration_s=demand.duration_s,
         repetitions=repetitions,
+        notes=plan.trace_notes,
         seed=seed,
         streaming=True,
         network_path="none: the client stands beside the engine",

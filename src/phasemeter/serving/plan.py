@@ -23,7 +23,7 @@ from phasemeter.serving.demand import Demand
 from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
 from phasemeter.serving.plan_checks import check_numbers
-from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, rows_of
+from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, read_trace
 from phasemeter.serving.plan_workload import at as _at
 from phasemeter.serving.step_time import LinearCoefficients
 from phasemeter.serving.tables import LayerTables, read_tables
@@ -31,6 +31,7 @@ from phasemeter.units import duration_s, rate_per_s, share, size_bytes
 from phasemeter.workload.lengths import Lengths
 from phasemeter.workload.plain_yaml import PlainLoader
 from phasemeter.workload.plan import TraceRow
+from phasemeter.workload.trace_words import words_of
 
 
 class StepTimeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +115,7 @@ class Plan(PlanFile, frozen=True, kw_only=True):
     """The file, and what the files hold that it names."""
 
     trace_rows: tuple[TraceRow, ...] | None = None
+    trace_notes: tuple[str, ...] = ()  # what reading it left out or changed
     tables: dict[str, LayerTables] = {}
 
     @property
@@ -156,7 +158,13 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
     try:
         fields = {one: getattr(file, one) for one in PlanFile.__struct_fields__}
         check_numbers(file.deployment, "deployment")
-        plan = Plan(**fields, trace_rows=rows_of(file.workload, read), tables=_tables(file, read))
+        trace = read_trace(file.workload, read)
+        plan = Plan(
+            **fields,
+            trace_rows=None if trace is None else tuple(trace.rows()),
+            trace_notes=() if trace is None else tuple(words_of(trace)),
+            tables=_tables(file, read),
+        )
         demand_of(plan)
         pools_of(plan)
         objectives_of(plan)

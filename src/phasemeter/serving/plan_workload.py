@@ -18,7 +18,7 @@ from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract
 from phasemeter.workload.lengths import Lengths, lengths_of_contract
 from phasemeter.workload.plan import TraceRow, WorkloadClass
 from phasemeter.workload.think_time import parse_think_time
-from phasemeter.workload.traces import TraceOptions, load_trace
+from phasemeter.workload.traces import Trace, TraceOptions, load_trace
 
 Read = Callable[[str], Iterable[str]]  # a file's lines by its name in the plan
 
@@ -90,8 +90,8 @@ def trace_of(spec: WorkloadSpec) -> TraceSpec | None:
     return named[0] if named else None
 
 
-def rows_of(spec: WorkloadSpec, read: Read | None) -> tuple[TraceRow, ...] | None:
-    """The rows of the named trace; None where there is none.
+def read_trace(spec: WorkloadSpec, read: Read | None) -> Trace | None:
+    """The named trace; None where there is none.
 
     Raises UserError or FileError for one that can't be read, or whose rows are in doubt.
     """
@@ -114,7 +114,7 @@ def rows_of(spec: WorkloadSpec, read: Read | None) -> tuple[TraceRow, ...] | Non
     if not found.accepted:
         where = f":{found.errors[0].line}: {found.errors[0].message}" if found.errors else ": no row is left"
         raise UserError(f"`workload.trace`: {trace.file}{where}: see `phasemeter trace`, or write lenient: true")
-    return tuple(found.rows())
+    return found
 
 
 def demand(spec: WorkloadSpec, rows: tuple[TraceRow, ...] | None, *, block_size: int, named: bool) -> Demand:
