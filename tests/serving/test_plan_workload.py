@@ -93,6 +93,17 @@ def test_equal_blocks_of_a_trace_have_equal_names() -> None:
     )
 
 
+@pytest.mark.parametrize(("block_size", "shared"), [(16, 4), (32, 2), (8, 8), (64, 1)])
+def test_blocks_of_16_tokens_are_shared_by_engines_of_any_block_size(block_size: int, shared: int) -> None:
+    row = '{"chat_id": 1, "parent_chat_id": -1, "timestamp": %d, "input_length": 96, "output_length": 3, "hash_ids": [1, 2, 3, 4, %s]}\n'
+    text = row % (0, "5, 6") + row % (1, "7, 8")
+    one, two = demand_of(plan_of("trace: t.jsonl", f", prefix_cache: true, block_size: {block_size}", text)).open_loop(
+        0
+    )
+    equal = [a == b for a, b in zip(one.block_hashes, two.block_hashes, strict=True)]
+    assert equal == [True] * shared + [False] * (96 // block_size - shared)
+
+
 def test_draws_depend_on_seed_and_index_alone() -> None:
     demand = demand_of(plan_of("arrivals: {poisson: 1/s}, input_tokens: uniform:1:900, output_tokens: uniform:1:90"))
     draws = Draws(demand, 5)

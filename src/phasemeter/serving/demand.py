@@ -23,7 +23,6 @@ from phasemeter.workload.plan import TraceRow, WorkloadClass
 from phasemeter.workload.streams import Stream, mix, stable_hash
 
 DEFAULT_REQUESTS = 1000  # of a plan that gives neither requests nor a duration
-TRACE_BLOCK = 512  # tokens that one hash id of a trace stands for (Mooncake)
 
 
 class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,8 +182,8 @@ class Draws:
             group = Stream(self.seed, "prefix_group", number).below(demand.prefix.groups)
             names = _chain(stable_hash("prefix", group), min(prompt, demand.prefix.tokens) // size)
         elif row is not None and row.hash_ids:
-            each = max(1, TRACE_BLOCK // size)
-            for position, block in enumerate(row.hash_ids):
+            each, joined = max(1, row.block_tokens // size), max(1, size // row.block_tokens)
+            for position, block in enumerate(row.hash_ids[joined - 1 :: joined]):  # an id names all before it too
                 names += _chain(stable_hash("trace", block), min(each, full - position * each))
         own = stable_hash("own", self.seed, number)
         return (*names[:full], *(mix(own + block) for block in range(len(names), full)))
