@@ -387,3 +387,15 @@ def test_the_warm_up_takes_nothing_of_a_closed_loops_duration(bench: Bench) -> N
     dues = sorted(float(row["scheduled_s"]) for row in csv.DictReader(
         bench.report(ran.path, "--csv", "requests").out.splitlines()) if row["phase"] == "measured")  # fmt: skip
     assert dues[-1] - dues[0] > 0.15  # counted from the command's start at most 60 ms were left
+
+
+def test_what_a_duration_leaves_of_a_trace_and_a_length_that_does_not_count_are_on_record(
+    bench: Bench, tmp_path: Path
+) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("timestamp,input_tokens,output_tokens\n0,20,2\n0.05,21,2\n0.1,22,2\n9,23,2\n")
+    with served() as server:
+        ran = bench(server.url, "--trace", str(trace), "--duration", "200ms", "--input-tokens", "999")
+    assert ran.outcomes["scheduled"] == 3
+    assert "--duration 200ms: 3 of the trace's 4 rows are due by then" in ran.manifest["notes"]
+    assert any(note.startswith("--input-tokens: the trace's rows say their own") for note in ran.manifest["notes"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,10 +120,17 @@ def _with_trace(settings: Settings) -> Settings:
     notes = words_of(trace)
     if trace.offsets_ns is not None and spec.arrivals.kind != "trace":
         notes.append("the trace's rows are offered by --rate or --concurrency: its own time stamps are left out")
+    for option, column in (("input", trace.input_tokens), ("output", trace.output_tokens)):
+        if column is not None and getattr(settings.asked, f"{option}_tokens") is not None:
+            notes.append(f"--{option}-tokens: the trace's rows say their own {option} lengths, and those are asked")
     rows = len(trace.lines)
     if spec.requests is not None and spec.requests != rows:
         notes.append(f"--requests {spec.requests}: {min(spec.requests, rows)} of the trace's {rows} rows, each once")
         spec = msgspec.structs.replace(spec, requests=min(spec.requests, rows))
+    if spec.duration_s is not None and trace.offsets_ns is not None and spec.arrivals.kind == "trace":
+        within = bisect_left(trace.offsets_ns, round(spec.duration_s * 1e9))
+        if within < rows:
+            notes.append(f"--duration {settings.asked.duration}: {within} of the trace's {rows} rows are due by then")
     return msgspec.structs.replace(settings, spec=spec, notes=(*settings.notes, *notes))
 
 
