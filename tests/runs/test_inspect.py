@@ -370,7 +370,9 @@ def test_a_byte_order_mark_before_the_document_is_no_fault(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("word", "close"),
     [("EOF", "eof"), ("clean close", "eof"), ("connection-reset", "reset"), ("idle timeout", "timeout_idle"),
-     ("client_cancelled", "cancelled"), ("timeout", "timeout_total"), ("first-byte-timeout", "timeout_first_byte")],
+     ("client_cancelled", "cancelled"), ("timeout", "timeout_total"), ("first-byte-timeout", "timeout_first_byte"),
+     ("read_timeout", "timeout_idle"), ("server_disconnected", "eof"), ("broken pipe", "reset"), ("incomplete_read", "eof"),
+     ("dns_error", "refused"), ("kept alive", "complete")],
 )  # fmt: skip
 def test_other_writers_words_for_a_close_are_known(word: str, close: str) -> None:
     assert close_of(word, "x") == close

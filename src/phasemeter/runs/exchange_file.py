@@ -24,7 +24,11 @@ CLOSES: dict[str, Close] = {how: how for how in get_args(Close)}
 # parts of the words that other writers use for the ways a connection ends, the first that fits counts
 CLOSE_WORDS: tuple[tuple[str, Close], ...] = (
     ("cancel", "cancelled"), ("open", "cancelled"), ("client_abort", "cancelled"), ("first_byte", "timeout_first_byte"),
-    ("connect_timeout", "timeout_connect"), ("idle", "timeout_idle"), ("timeout", "timeout_total"), ("refused", "refused"),
+    ("connect_timeout", "timeout_connect"), ("read_timeout", "timeout_idle"), ("idle", "timeout_idle"),
+    ("timeout", "timeout_total"), ("refused", "refused"),
+    ("unreach", "refused"), ("dns", "refused"), ("emfile", "client_resource"), ("incomplete", "eof"), ("trunc", "eof"),
+    ("disconnect", "eof"), ("lost", "reset"), ("pipe", "reset"), ("drop", "reset"), ("kill", "reset"), ("goaway", "reset"),
+    ("keep", "complete"), ("kept", "complete"), ("normal", "eof"), ("grace", "eof"), ("none", "eof"),
     ("reset", "reset"), ("rst", "reset"), ("abort", "reset"), ("error", "reset"), ("eof", "eof"), ("clos", "eof"),
     ("clean", "eof"), ("fin", "eof"), ("end", "eof"), ("done", "eof"),
 )  # fmt: skip
