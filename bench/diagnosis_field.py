@@ -109,7 +109,7 @@ def memory(rng: random.Random) -> Iterator[Scenario]:
     also = frozenset({"queueing", "decode_batch_growth", "prefill_decode_interference", "decode_compute"})
     inputs, outputs = span(rng, 200, 400), span(rng, 250, 450)
     for model, hardware, arrivals, more in (
-        ("opt-13b", "A100-40G", poisson(rng.uniform(2.0, 3.0)), {"policy": "vllm_v0"}),
+        ("opt-13b", "A100-40G", poisson(rng.uniform(3.0, 4.0)), {"policy": "vllm_v0"}),
         ("llama-2-13b", "A100-40G", {"concurrency": 48}, {}),
         ("qwen2.5-7b", "RTX4090", poisson(rng.uniform(4, 6)), {"kv_tokens": 16 * 700, "policy": "sglang"}),
     ):
@@ -122,7 +122,7 @@ def growth(rng: random.Random) -> Iterator[Scenario]:
     for model, hardware, rate, outputs in (
         ("opt-6.7b", "A100-80G", 6.0, span(rng, 300, 500)),
         ("llama-2-7b", "L40S", 3.0, span(rng, 300, 500)),
-        ("opt-13b", "A100-80G", 3.0, span(rng, 400, 600)),
+        ("opt-13b", "A100-80G", 1.6, span(rng, 400, 600)),
     ):
         made = served(model, hardware, span(rng, 150, 350), outputs, poisson(rate * rng.uniform(0.9, 1.1)), 220)
         yield Scenario(f"{model}'s steps grow with the batch", "decode_batch_growth", made, also=also, alone=True)
