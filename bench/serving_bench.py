@@ -3,9 +3,10 @@
     python bench/serving_bench.py [--requests N] [--long]
 
 A chat request has about 500 tokens in and 200 out. A row a policy and load; `times_reference` is to `frozen_reference.py` on the same
-requests; orca's is low because its reference has least to do (memory is reserved whole: no block is counted at a token). Then: how the cost grows with the number of requests (1 where it is linear), the whole way of a plan, tables
-written (seconds of CPU and peak memory a million requests, less what the program itself takes), and the bytes a request that stay
-beyond its columns. `--long` takes the growth and the plan at 1,000,000 requests.
+requests; orca's is low because its reference has least to do (memory is reserved whole: no block is counted at a token). Then: how
+the cost grows with the number of requests (1 where it is linear), the whole way of a plan, tables written (seconds of CPU and peak
+memory a million requests, less what the program itself takes), and the bytes a request that stay beyond its columns. `--long` takes
+the growth and the plan at 1,000,000 requests.
 
 What can't be aggregated: sglang looks at every running request when it admits (its guess of their future memory, clipped per request);
 with a prefix cache, blocks have names, so each block that a decode takes or fills is an act of its own (which one is taken decides what

@@ -149,6 +149,25 @@ def test_the_run_directory_gives_the_rows_back(tmp_path: Path) -> None:
         simulate(plan, output=tmp_path / "run")
 
 
+@pytest.mark.parametrize("shape", ["vllm_v0", "vllm_v1", "sglang", "replicas", "stages", "little KV"])
+def test_a_large_run_reads_the_tokens_of_some_requests_off_its_steps(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(requests=200, more=SHAPES[shape])
+    whole = list(run(plan).rows())
+    monkeypatch.setattr("phasemeter.runs.simulate.TOKENS_KEPT", 100)
+    monkeypatch.setattr("phasemeter.runs.simulate.TOKENS_SAMPLED", 5000)
+    found = simulate(plan, output=tmp_path / "run")
+    outcome = run(plan)
+    for one, told in zip(outcome.rows(), whole, strict=True):
+        assert one.choices in ((), told.choices)
+    assert 30 < sum(bool(row.choices) for row in outcome.rows()) < 120
+    assert list(read_rows(tmp_path / "run")) == list(outcome.rows())
+    for name in ("itl", "inter_chunk", "jitter"):
+        metric = found["metrics"][name]
+        assert metric["p50"]["value"] > 0 and metric["excluded"]["sampled_out"] > 80, name
+
+
 @pytest.mark.parametrize(
     "workload",
     [
@@ -157,7 +176,7 @@ def test_the_run_directory_gives_the_rows_back(tmp_path: Path) -> None:
     ],
 )
 def test_columns_and_rows_write_the_same_table(workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phasemeter.runs.simulated_tables.REQUESTS_A_PART", 70)
+    monkeypatch.setattr("phasemeter.runs.simulated_tables.ROWS_A_PART", 70)
     plan = parse_plan(
         f"workload: {{{workload}, arrivals: {{poisson: 4/s}}, requests: 300, warmup: 30}}\n"
         "deployment: {model: llama-3.1-8b, hardware: L40S, kv_tokens: 1200}"

@@ -21,10 +21,13 @@ Floats = NDArray[np.float64]
 FIELDS = {"dispatch": "send_start_ns"}  # of a request that opened no connection
 
 
-def add_alike(summary: Summary, example: RequestRow, numbers: Mapping[str, Ints]) -> None:
+def add_alike(
+    summary: Summary, example: RequestRow, numbers: Mapping[str, Ints], *, without_gaps: str | None = None
+) -> None:
     """Rows that are `example` but for the fields in `numbers` (instants and token counts, equally many of each).
 
     Whoever calls sees to it that all of them have what the example has: more than one token, a first before the last.
+    `without_gaps`: why they tell no gaps, where rows with events stand for them.
     Raises InternalError for an example with events or a connection of its own: those are rows of their own.
     """
     if example.choices or example.connect_start_ns is not None or example.n != 1:
@@ -46,7 +49,11 @@ def add_alike(summary: Summary, example: RequestRow, numbers: Mapping[str, Ints]
                 if abs(values[0] - value) > 1e-12 * max(1.0, abs(value)):
                     raise InternalError(f"{name} over columns is {values[0]!r}, of the row {value!r}")
                 summary.take(name, values, first)
-        summary.note_gaps(example, many)
+        if without_gaps is None:
+            summary.note_gaps(example, many)
+        else:
+            for name in FROM_GAPS:
+                summary.leave_out(name, without_gaps, many)
 
 
 def _values(definition: Definition, example: RequestRow, numbers: Mapping[str, Ints]) -> Floats:

@@ -31,7 +31,7 @@ from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 from phasemeter.runs.simulated_tables import PHASES, ROW_COLUMNS, phases_s, write_simulated
 from phasemeter.serving.demand import DEFAULT_REQUESTS, Demand, Draws, replication_seed
-from phasemeter.serving.deploy import build, spent
+from phasemeter.serving.deploy import build, spent, token_times
 from phasemeter.serving.ended import Ended
 from phasemeter.serving.plan import Plan, demand_of, objectives_of, pools_of
 from phasemeter.serving.simulate import Sample, Simulation, row_of
@@ -42,6 +42,7 @@ from phasemeter.studies.goodput_search import Attainment, Goodput, Search, max_g
 from phasemeter.units import share
 
 TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
+TOKENS_SAMPLED = 2_000_000  # and the gaps of so many tokens are read off its log of steps, by whole requests
 SAMPLES = 1000
 SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
 Floats = npt.NDArray[np.float64]
@@ -74,9 +75,12 @@ def replicate(
     plan: Plan, demand: Demand, seed: int, *, tokens: bool | None = None, tell: Tell | None = None
 ) -> Outcome:
     """One run of the plan's deployment under `demand`. `tokens` None: kept where there are not too many; `tell` gets how far it is."""
+    every = 0
     if tokens is None:
-        tokens = expected_tokens(demand) <= TOKENS_KEPT
-    serving = build(plan, tokens=tokens)
+        expected = expected_tokens(demand)
+        tokens = expected <= TOKENS_KEPT
+        every = math.ceil(expected / TOKENS_SAMPLED)
+    serving = build(plan, tokens=tokens, sample_every=every)
     every_ns = max(1, round(_horizon_s(demand) * 1e9 / SAMPLES))
     run = Simulation(serving, demand, seed, tokens=tokens, sample_every_ns=every_ns)
     ended = Ended(tokens=tokens)
@@ -88,6 +92,7 @@ def replicate(
         run.sampled = sampled
     run.fill(ended)
     ended.sort()
+    ended.sampled = token_times(serving)
     warmup, rule = _warmup(plan, ended, run.samples)
     stable, evidence = _stability(demand, ended, run.samples)
     return Outcome(
@@ -227,18 +232,20 @@ def _add_columns(summary: Summary, outcome: Outcome) -> None:
     """All rows at once: those alike but for their numbers go in as columns, refused ones one by one."""
     ended = outcome.ended
     served = ended.served()
+    sampled = ended.is_sampled()
     measured = np.arange(len(ended)) >= outcome.warmup
     several = ended.column("finish_ns") > ended.column("first_token_ns")
     kept = {name: ended.column(name) for name in set(ROW_COLUMNS.values())}
     for warm in (True, False):
         for more in (True, False):
-            group = np.flatnonzero(served & (measured != warm) & (several == more))
+            group = np.flatnonzero(served & ~sampled & (measured != warm) & (several == more))
             if len(group):
                 example = msgspec.structs.replace(row_of(ended[int(group[0])]), phase="warmup" if warm else "measured")
                 whole = len(group) == len(ended)
                 own = {name: values if whole else values[group] for name, values in kept.items()}
-                add_alike(summary, example, {field: own[name] for field, name in ROW_COLUMNS.items()})
-    for number in np.flatnonzero(~served).tolist():
+                numbers = {field: own[name] for field, name in ROW_COLUMNS.items()}
+                add_alike(summary, example, numbers, without_gaps="sampled_out" if ended.sampled else None)
+    for number in np.flatnonzero(~served | sampled).tolist():
         phase: Phase = "measured" if measured[number] else "warmup"
         summary.add(msgspec.structs.replace(row_of(ended[number]), phase=phase))
 

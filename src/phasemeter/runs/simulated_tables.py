@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
-from phasemeter.runs.tables import REQUESTS_A_PART, TableWriter
+from phasemeter.runs.tables import TableWriter
 from phasemeter.serving.ended import Ended, Refused
 from phasemeter.serving.events import Truth
 from phasemeter.serving.simulate import phases_of, row_of
@@ -38,6 +38,9 @@ FURTHER = {
     "prefill_end_ts": "prefill_end_ns", "decode_end_ts": "finish_ns", "first_output_received_ts": "first_token_ns",
     "request_complete_ts": "finish_ns",
 }  # fmt: skip
+Told = dict[str, tuple[int, str]] | None
+Extra = dict[str, float | None] | None
+ROWS_A_PART = 100_000
 ClassName = Callable[[int], str | None]
 Places = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -62,7 +65,7 @@ def write_simulated(
     if ended.has_tokens:
         _write_rows(writer, ended, rows)
     else:
-        edges = sorted({0, warmup, len(ended), *range(0, len(ended), REQUESTS_A_PART)})
+        edges = sorted({0, warmup, len(ended), *range(0, len(ended), ROWS_A_PART)})
         for start, end in pairwise(edges):
             _write_part(writer, ended, np.arange(start, end), class_name, warm=end <= warmup)
     writer.close()
@@ -86,19 +89,23 @@ def _extra(truth: Truth) -> dict[str, float | None]:
 
 
 def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: ClassName | None, *, warm: bool) -> None:
-    is_served, numbers = ended.served(places), ended.numbers_of(places).tolist()
-    served = places[is_served]
+    plain, numbers = ended.served(places) & ~ended.is_sampled(places), ended.numbers_of(places).tolist()
+    served = places[plain]
 
     def row(at: int) -> RequestRow:
         kind = class_name(numbers[at]) if class_name is not None else None
         phase: Phase = "warmup" if warm else "measured"
         return msgspec.structs.replace(row_of(ended[int(places[at])]), phase=phase, workload_class=kind)
 
-    others = {at: row(at) for at in np.flatnonzero(~is_served).tolist()}
+    others: dict[int, tuple[RequestRow, Told, Extra]] = {}
+    for at in np.flatnonzero(~plain).tolist():
+        one = ended[int(places[at])]
+        told = (None, None) if isinstance(one, Refused) else (_instants(one.truth), _extra(one.truth))
+        others[at] = (row(at), *told)
     example = ended[int(served[0])] if len(served) else None
     if example is None or isinstance(example, Refused):
-        for one in others.values():
-            writer.add(one)
+        for other in others.values():
+            writer.add(*other)
         return
     own = ended.numbers_of(served).tolist()
     columns: dict[str, Any] = {"request_id": [f"r{number}" for number in own]}
@@ -108,5 +115,5 @@ def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: C
     columns |= {name: kept[field] for name, field in (ROW_COLUMNS | FURTHER).items()}
     columns |= {f"{name}_s": values for name, values in phases_s(ended, served).items()}
     columns["preemptions"] = ended.column("preemptions", served).astype(np.float64)
-    first = row(int(np.flatnonzero(is_served)[0]))
+    first = row(int(np.flatnonzero(plain)[0]))
     writer.add_alike(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=others)

@@ -97,13 +97,22 @@ class TableWriter:
         instants: dict[str, tuple[int, str]] | None = None,
         extra: dict[str, float | None] | None = None,
     ) -> None:
+        self._rows.append(_record(row, self._take_events(row, self._requests), instants or {}) | (extra or {}))
+        self._requests += 1
+        if len(self._events["t_ns"]) >= EVENTS_A_PART:
+            self._flush_events()
+        if len(self._rows) >= REQUESTS_A_PART:
+            self._flush_requests()
+
+    def _take_events(self, row: RequestRow, number: int) -> list[_ChoiceHead]:
+        """Of the `number`-th request."""
         heads = []
         for choice in row.choices:
             count = len(choice.times_ns)
             self._events["t_ns"].extend(array("q", choice.times_ns))
             self._events["read"].extend(array("q", choice.reads))
             self._events["tokens"].extend(_UNTOLD * count if choice.tokens is None else array("q", choice.tokens))
-            common = (self._requests, choice.index, count, choice.reasoning_events)
+            common = (number, choice.index, count, choice.reasoning_events)
             for column, value in zip(self._choices.values(), common, strict=True):
                 column.append(value)
             known = choice.tokens is not None
@@ -112,12 +121,7 @@ class TableWriter:
                     choice.index, count, known, choice.reasoning_events, choice.finish_reason, choice.output_tokens
                 )
             )
-        self._rows.append(_record(row, heads, instants or {}) | (extra or {}))
-        self._requests += 1
-        if len(self._events["t_ns"]) >= EVENTS_A_PART:
-            self._flush_events()
-        if len(self._rows) >= REQUESTS_A_PART:
-            self._flush_requests()
+        return heads
 
     def add_alike(
         self,
@@ -126,11 +130,11 @@ class TableWriter:
         *,
         instants: dict[str, tuple[int, str]],
         extra: dict[str, float | None],
-        others: Mapping[int, RequestRow],
+        others: Mapping[int, tuple[RequestRow, dict[str, tuple[int, str]] | None, dict[str, float | None] | None]],
     ) -> None:
         """Many rows without events at once, a part of their own: as `example` but for `columns`, equally long, by the table's names.
 
-        `others`: rows of another kind, by their place in the part; the columns leave them out.
+        `others`: rows of another kind, by their place in the part, as `add` takes them; the columns leave them out.
         """
         self._flush_requests()
         kinds = _schema(self._extra)
@@ -141,7 +145,11 @@ class TableWriter:
         if others:
             whole = len(frame) + len(others)
             places = [place for place in range(whole) if place not in others] + list(others)
-            odd = polars.DataFrame([_record(row, [], {}) for row in others.values()], schema=kinds)
+            records = [
+                _record(row, self._take_events(row, self._requests + place), told or {}) | (more or {})
+                for place, (row, told, more) in others.items()
+            ]
+            odd = polars.DataFrame(records, schema=kinds)
             frame = polars.concat([frame, odd]).with_columns(_place=polars.Series(places)).sort("_place").drop("_place")
         frame.write_parquet(self._part(REQUESTS))
         self._requests += len(frame)

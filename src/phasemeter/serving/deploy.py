@@ -10,11 +10,16 @@ out. A prefill engine of a split is one engine at the pace of a stage (cluster.S
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from phasemeter.errors import UserError
 from phasemeter.serving.analytic import Parts
 from phasemeter.serving.cluster import Replicas, Serving, Split
 from phasemeter.serving.engine import Engine
+from phasemeter.serving.events import Event, Finished
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
 from phasemeter.serving.kv_reserved import RULES, ReservedKv
@@ -28,6 +33,7 @@ from phasemeter.serving.policies.sglang import Sglang
 from phasemeter.serving.policies.vllm_v0 import VllmV0
 from phasemeter.serving.policies.vllm_v1 import VllmV1
 from phasemeter.serving.routers import ROUTERS
+from phasemeter.serving.segments import SegmentLog
 from phasemeter.serving.state import Kv, Limits, Policy
 from phasemeter.serving.step_shape import ns_of_ticks
 from phasemeter.serving.step_time import AnalyticCost, Chunks, CostLine, CostModel, LinearCost, TickedCost
@@ -78,8 +84,9 @@ def cost_of(pool: Pool) -> CostModel:
     return AnalyticCost(pool.deployment) if linear is None else LinearCost(linear)
 
 
-def build(plan: Plan, *, tokens: bool) -> Serving:
-    """A fresh deployment; `tokens`: it tells every token.
+def build(plan: Plan, *, tokens: bool, sample_every: int = 0) -> Serving:
+    """A fresh deployment; `tokens`: it tells every token; `sample_every`: if not, its engines remember the tokens of one request in so
+    many (`token_times`; 0: of none).
 
     Raises UserError with the path for a policy, an option or a router that isn't known.
     """
@@ -99,7 +106,22 @@ def build(plan: Plan, *, tokens: bool) -> Serving:
     if router is None:
         raise UserError(f"`deployment.router`: `{spec.router}` is none I know: write {', '.join(ROUTERS)}")
     pool = pools["all"]
-    return Replicas([_engine(plan, pool, plan.policy, tokens) for _ in range(_engines(pool))], router)
+    engines = [_engine(plan, pool, plan.policy, tokens) for _ in range(_engines(pool))]
+    if sample_every and not tokens:
+        for engine in engines:
+            engine.log, engine.sample_every = SegmentLog(), sample_every
+    return Replicas(engines, router)
+
+
+def token_times(serving: Serving) -> dict[int, npt.NDArray[np.int64]]:
+    """The instants (ns) of the tokens of those requests that were sampled, by the number in their id. Pools of a split sample none."""
+    if not isinstance(serving, Replicas):
+        return {}
+    found: dict[int, npt.NDArray[np.int64]] = {}
+    for engine in serving.engines:
+        if isinstance(engine, Replica) and engine.log is not None and engine.sampled:
+            found |= zip(engine.sampled, engine.log.tokens_ns(list(engine.sampled.values())), strict=True)
+    return found
 
 
 def _engines(pool: Pool) -> int:
@@ -121,7 +143,23 @@ def coming(serving: Serving) -> Coming | None:
 
 
 class Replica(Engine):
-    """An engine that tells its load, and what its step in progress will give."""
+    """An engine that tells its load, and what its step in progress will give. `sampled`: the spans of one request in `sample_every`,
+    by the number in its id (demand.Draws), to be read with the log.
+    """
+
+    sample_every = 0
+
+    @cached_property
+    def sampled(self) -> dict[int, tuple[tuple[int, int], ...]]:
+        return {}
+
+    def advance(self, now_ns: int) -> list[Event]:
+        told = super().advance(now_ns)
+        if self.sample_every:
+            for event in told:
+                if isinstance(event, Finished) and not (number := int(event.request_id[1:])) % self.sample_every:
+                    self.sampled[number] = event.truth.spans
+        return told
 
     def coming(self) -> Coming | None:
         """Who will get a token when the step in progress ends: the `Tokens` of that instant, already settled. None: no step."""

@@ -51,6 +51,7 @@ class Ended:
         self._times = array("q")
         self._bounds = array("q", [0])
         self._tokens = tokens
+        self.sampled: dict[int, Ints] = {}  # instants of the tokens of some, by their number, where not all were kept
         self._order: Ints = np.zeros(0, np.int64)  # store position of the i-th to arrive
 
     def add(self, one: Served | Refused) -> None:
@@ -105,6 +106,11 @@ class Ended:
         ordered: npt.NDArray[np.bool_] = mask[self._order[places]]
         return ordered
 
+    def is_sampled(self, places: Places = ALL) -> npt.NDArray[np.bool_]:
+        """Of which the instants of their tokens were sampled, in order of arrival."""
+        found: npt.NDArray[np.bool_] = np.isin(self.numbers_of(places), np.fromiter(self.sampled, np.int64))
+        return found
+
     def numbers_of(self, places: Places = ALL) -> Ints:
         """The number in every request's id, in order of arrival."""
         found: Ints = np.frombuffer(self._numbers_of, np.int64)[self._order[places]]
@@ -131,6 +137,9 @@ class Ended:
         )  # fmt: skip
         if at in self.refused:
             return Refused(request, self.refused[at])
-        times = tuple(self._times[self._bounds[at] : self._bounds[at + 1]]) if self._tokens else ()
+        if self._tokens:
+            times = tuple(self._times[self._bounds[at] : self._bounds[at + 1]])
+        else:
+            times = tuple(self.sampled[number].tolist()) if (number := self._numbers_of[at]) in self.sampled else ()
         fields: dict[str, Any] = dict(zip(NUMBERS, numbers, strict=True))
         return Served(Truth(request_id=name, spans=(), **fields), request, times)

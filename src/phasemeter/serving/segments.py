@@ -6,7 +6,7 @@ Lives here: `SegmentLog`, pooled gaps by weight, one request's token instants. M
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,49 +15,49 @@ import numpy.typing as npt
 from phasemeter.serving.step_shape import TICK_BITS, TICKS_PER_NS
 
 Ticks = npt.NDArray[np.int64]
+COLUMNS = 7
 
 
 class SegmentLog:
     """Columns: start (ticks), first step, how many steps, ticks of the first, growth, decodes in each (0: prefill alone), KV tokens
-    taken when it began. 56 bytes a segment."""
+    taken by its end. 56 bytes a segment."""
 
     def __init__(self) -> None:
-        self.start, self.first_step, self.count, self.base, self.growth, self.decodes, self.used_tokens = (
-            array("q") for _ in range(7)
-        )
+        self._lines = array("q")
 
     def add(self, line: tuple[int, int, int, int, int, int, int]) -> None:
         """One stretch, its columns in their order."""
-        start, first, count, base, growth, decodes, used_tokens = line
-        self.start.append(start)
-        self.first_step.append(first)
-        self.count.append(count)
-        self.base.append(base)
-        self.growth.append(growth)
-        self.decodes.append(decodes)
-        self.used_tokens.append(used_tokens)
+        self._lines.extend(line)
+
+    def _columns(self) -> list[Ticks]:
+        lines = np.frombuffer(self._lines, np.int64) if self._lines else np.zeros(0, np.int64)
+        return list(lines.reshape(-1, COLUMNS).T)
 
     def ends(self) -> tuple[Ticks, Ticks]:
         """For each step its end in ticks, and how many decodes it had."""
-        count = np.frombuffer(self.count, np.int64) if self.count else np.zeros(0, np.int64)
-        if not len(count):
-            return count, count
-        start, base, growth, decodes = (
-            np.repeat(np.frombuffer(column, np.int64), count)
-            for column in (self.start, self.base, self.growth, self.decodes)
-        )
+        start, _, count, base, growth, decodes, _ = self._columns()
+        start, base, growth, decodes = (np.repeat(column, count) for column in (start, base, growth, decodes))
         before = np.repeat(np.cumsum(count) - count, count)
         j = np.arange(len(before)) - before + 1
         return start + j * base + growth * (j * (j - 1) // 2), decodes
 
+    def tokens_ns(self, requests: Sequence[tuple[tuple[int, int], ...]]) -> list[Ticks]:
+        """The instants of each request's tokens, ns, from their truths' spans: only the steps that they were in are looked at."""
+        start, first_step, _, base, growth, decodes, _ = self._columns()
+        told: list[Ticks] = []
+        for spans in requests:
+            steps = np.concatenate([np.arange(first, last + 1) for first, last in spans])
+            at = np.searchsorted(first_step, steps, "right") - 1
+            j = steps - first_step[at] + 1
+            ends = start[at] + j * base[at] + growth[at] * (j * (j - 1) // 2)
+            gave = (decodes[at] > 0) | np.isin(steps, [first for first, _ in spans])
+            told.append((ends[gave] + TICKS_PER_NS // 2) >> TICK_BITS)
+        return told
+
     def token_ns(self, spans: Iterable[tuple[int, int]]) -> Ticks:
         """The instants of one request's tokens, ns, from its truth's spans."""
-        ends, decodes = self.ends()
-        found = []
-        for first, last in spans:
-            inside = np.arange(first, last + 1)
-            found.append(ends[inside[(decodes[inside] > 0) | (inside == first)]])
-        return (np.concatenate(found) + TICKS_PER_NS // 2) >> TICK_BITS if found else np.zeros(0, np.int64)
+        own = tuple(spans)
+        return self.tokens_ns([own])[0] if own else np.zeros(0, np.int64)
 
     def pooled_gaps(self, spans: Iterable[tuple[tuple[int, int], ...]]) -> tuple[npt.NDArray[np.float64], Ticks]:
         """Gaps between tokens of all requests as (seconds, how many of each), from every request's spans.
