@@ -18,7 +18,7 @@ import pytest
 from phasemeter.cli.main import run
 from phasemeter.cli.verbs import VERBS
 from phasemeter.runs import demo as demo_module
-from tests.docs.pages import PAGES, REPOSITORY, Command, File, Script, Step, differs, hidden, name_of, steps
+from tests.docs.pages import PAGES, REPOSITORY, Command, File, Script, Step, blocks, differs, hidden, name_of, steps
 
 # Programs that aren't ours: what starts a foreign server, or needs what a test has not.
 FOREIGN = {
@@ -101,6 +101,20 @@ def test_each_make_target_exists() -> None:
         shlex.split(command.words, comments=True)[1] for _, command in commands() if command.words.startswith("make ")
     }
     assert named and named <= targets
+
+
+def test_each_verb_is_in_the_list_of_verbs_and_on_a_page_that_runs_it() -> None:
+    listed = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    missing = [verb for verb, (_, words) in VERBS.items() if f"| `phasemeter {verb}` | {words} |" not in listed]
+    assert missing == [], "docs/index.md lists each verb with its own words"
+    fenced = [
+        line.strip().removeprefix("$ ").replace(".venv/bin/", "")
+        for page in PAGES
+        for block in blocks(page.read_text(encoding="utf-8"))
+        for line in block.lines
+    ]
+    alone = [verb for verb in VERBS if not any(line.startswith(f"phasemeter {verb} ") for line in fenced)]
+    assert alone == [], "each verb has a command on some page, which a test runs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
