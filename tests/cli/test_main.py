@@ -138,3 +138,17 @@ def test_several_machines_are_refused_with_what_to_do_instead(capsys: pytest.Cap
     assert run(["bench", "http://127.0.0.1:1", "--ray"]) == 2
     told = capsys.readouterr()
     assert told.out == "" and len(told.err.splitlines()) == 1 and "--processes" in told.err and "compare" in told.err
+
+
+@pytest.mark.parametrize("option", [["--rate", "4/s"], ["--input-tokens", "9"], ["--insecure"], ["--no-sessions"]])
+def test_a_simulated_search_takes_no_option_of_a_load_on_a_service(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["contract", "new", "--output", str(tmp_path / "c.yaml")]) == 0
+    (tmp_path / "plan.yaml").write_text("workload: {}\n")
+    line = ["goodput", "--simulate", str(tmp_path / "plan.yaml"), "--contract", str(tmp_path / "c.yaml"), *option]
+    assert run(line) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith(
+        f"phasemeter: {option[0].replace('no-', '')}: a plan says its own workload"
+    )

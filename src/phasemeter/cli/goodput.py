@@ -14,6 +14,7 @@ from phasemeter.cli.contract import read_contract
 from phasemeter.errors import UserError
 
 SEARCH = Group("Search", sort_key=0)
+OF_A_PLAN = {"requests", "seed", "output", "contract", "quiet", "json", "resume"}  # what a simulated search takes
 
 
 def goodput(
@@ -63,6 +64,7 @@ def goodput(
     )  # fmt: skip
     contract = read_contract(Path(wanted.contract))
     if simulate is not None:
+        refuse_beside_a_plan(wanted)
         found, promise, folder = _simulated(simulate, contract, limits, wanted)
     else:
         asked = lazy.load("phasemeter.runs.asked").Asked(**vars(wanted))
@@ -76,6 +78,16 @@ def goodput(
     report = lazy.load("phasemeter.report.goodput")
     print(report.dumps(answer) if wanted.json else "\n".join(report.words(answer)))
     return int(report.exit_code(answer))
+
+
+def refuse_beside_a_plan(wanted: BenchOptions) -> None:
+    """Raises UserError for an option of a load on a service: a plan says its own workload, and nothing is sent."""
+    plain = BenchOptions()
+    for name, value in vars(wanted).items():
+        if name not in OF_A_PLAN and value != getattr(plain, name):
+            raise UserError(
+                f"--{name.replace('_', '-')}: a plan says its own workload and nothing is sent: leave it out"
+            )
 
 
 def _simulated(plan: Path, contract: Any, limits: Any, wanted: BenchOptions) -> tuple[Any, Any, Path | None]:
