@@ -2,15 +2,15 @@
 
 Writes runs as the sender's workers would (their own writers, no server): so many streams at a time, one event a read, chunked
 HTTP. Then `derive` and `analyse` against `json.loads`, in turns on this process's CPU clock; the median of the rounds' ratios
-counts. The limit is 1.0 for either. A second table shows which stage takes what share; a third how far memory grows with a
-run's events (a process each).
+counts. The limit is 1.0 for either. A second table shows which stage takes what share; a third how far memory grows from a run
+to one ten times as large, of long answers (over two million events) and of short ones (a process each).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -186,10 +186,29 @@ def stages(path: Path) -> None:
     print("stages   " + ", ".join(f"{name} {share / whole:.0%}" for name, share in spent.items()))
 
 
-def peak_mib(path: Path) -> float:
-    """The peak memory of a process that derives that run and does nothing else."""
-    done = subprocess.run([sys.executable, __file__, "--derive", str(path)], capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+def peak_bytes(work: str, path: Path) -> int:
+    """The peak memory of a process that does that to that run and nothing else."""
+    done = subprocess.run(
+        [sys.executable, __file__, f"--{work}", str(path)], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout) * 1024
+
+
+def memory(scratch: Path, requests: int, tokens: int) -> None:
+    """Print what a run and one ten times as large take at most."""
+    runs = {many: scratch / f"{many}-of-{tokens}" for many in (requests // 10, requests)}
+    for many, path in runs.items():
+        write_run(path, many, tokens, "vllm")
+    size = sum(file.stat().st_size for file in (runs[requests] / "capture").iterdir())
+    for work in ("analyse", "derive"):
+        small, large = (peak_bytes(work, path) for path in runs.values())
+        more = (large - small) / (requests - requests // 10)
+        print(
+            f"memory   {work:8} {requests} requests of {tokens} tokens (capture: {size / 2**20:.0f} MiB): {large / 2**20:.0f} MiB,"
+            f" a tenth of them {small / 2**20:.0f} MiB: {more:.0f} bytes a request, {more / tokens:.0f} an event"
+        )
+    for path in runs.values():
+        shutil.rmtree(path)
 
 
 def main() -> None:
@@ -198,11 +217,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", nargs="*", default=["vllm", "llamacpp"], choices=list(SHAPES))
-    parser.add_argument("--derive", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-requests", type=int, default=8000, help="0: leave memory out")
+    for work in ("analyse", "derive"):
+        parser.add_argument(f"--{work}", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.derive:
-        derive(options.derive)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    if options.derive or options.analyse:
+        derive(options.derive) if options.derive else analyse(options.analyse)
+        print(
+            Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+        )  # ru_maxrss would count the parent's too
         return
     with tempfile.TemporaryDirectory() as scratch:
         for shape in options.shapes:
@@ -210,15 +233,9 @@ def main() -> None:
             write_run(path, options.requests, options.tokens, shape)
             ratios(path, options.requests, options.tokens, shape, options.rounds)
             stages(path)
-        four = Path(scratch) / "four"
-        write_run(four, 4 * options.requests, options.tokens, options.shapes[0])
-        small, large = peak_mib(Path(scratch) / options.shapes[0]), peak_mib(four)
-        more = 3 * options.requests * options.tokens
-        size = (four / "capture" / "worker-0.capture").stat().st_size / 2**20
-        each = (large - small) * 2**20 / more
-        print(
-            f"memory   {small:.0f} MiB, with 4 times the events {large:.0f} MiB: {each:.0f} bytes an event more (capture: {size:.0f} MiB)"
-        )
+        if options.memory_requests:
+            memory(Path(scratch), options.memory_requests, options.tokens)
+            memory(Path(scratch), 4 * options.memory_requests, 4)
 
 
 if __name__ == "__main__":

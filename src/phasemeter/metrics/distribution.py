@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from phasemeter.stats.stationarity import correlated
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Owners = NDArray[np.integer[Any]]  # the number of each value's request
 Bounds = tuple[float | None, float | None]
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -46,7 +48,7 @@ def of_requests(values: Floats, definition: str, unit: str, excluded: Mapping[st
     return _metric(values, definition, unit, excluded, percentiles)
 
 
-def of_gaps(values: Floats, owners: Ints, definition: str, unit: str, excluded: Mapping[str, int]) -> Metric:
+def of_gaps(values: Floats, owners: Owners, definition: str, unit: str, excluded: Mapping[str, int]) -> Metric:
     """Many values a request: equal weight a gap, intervals by resampling whole requests."""
     ordered = np.sort(values)
     bounds = bootstrap_by_request(values, owners, ordered)
@@ -83,7 +85,7 @@ def quantile_of(ordered: Floats, q: float) -> float:
     return float(sorted_quantiles(ordered, q))
 
 
-def bootstrap_by_request(values: Floats, owners: Ints, ordered: Floats) -> dict[str, Bounds]:
+def bootstrap_by_request(values: Floats, owners: Owners, ordered: Floats) -> dict[str, Bounds]:
     """95 % intervals of all PERCENTILES from resampling whole requests (or blocks of them), by counts at cut points.
 
     A resample's quantile is where its weighted count passes q. Each group's gaps below a few hundred cut points are counted
@@ -113,7 +115,7 @@ def bootstrap_by_request(values: Floats, owners: Ints, ordered: Floats) -> dict[
     return intervals
 
 
-def _starts(numbers: Ints | Floats) -> Ints:
+def _starts(numbers: Owners | Floats) -> Ints:
     """Where each run of equal numbers begins."""
     return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])[: len(numbers)]
 

@@ -180,7 +180,7 @@ class Summary:
         self.counts.see_gaps(values, stalls, whose)
         return found
 
-    def _of_gaps(self, name: str, values: Floats, owners: Ints) -> Metric:
+    def _of_gaps(self, name: str, values: Floats, owners: distribution.Owners) -> Metric:
         if not len(values):
             return distribution.empty(HOUSE[name].line(), "s", self._no_gaps(name), self._excluded[name])
         return distribution.of_gaps(values, owners, HOUSE[name].line(), "s", self._excluded[name])
@@ -190,13 +190,13 @@ class Summary:
             return self._excluded[name].most_common(1)[0][0]
         return "no_stalls" if name == "stall" else "no_values"
 
-    def _stalls_and_jitter(self, values: Floats, owners: Ints) -> tuple[Floats, Ints, Floats]:
+    def _stalls_and_jitter(self, values: Floats, owners: distribution.Owners) -> tuple[Floats, Ints, Floats]:
         """(stalls, their owners, jitter a request in order of due); each request held to its own median gap."""
         edges = np.flatnonzero(owners[1:] != owners[:-1]) + 1
         starts = [0, *edges.tolist()] if len(owners) else []
         due = self.columns.ints("due")
         long: list[Floats] = []
-        whose: list[Ints] = []
+        whose: list[distribution.Owners] = []
         spreads: list[tuple[int, float]] = []
         for start, end in zip(starts, [*starts[1:], len(owners)], strict=False):
             own = values[start:end]
@@ -216,7 +216,7 @@ class Summary:
         empty = np.empty(0)
         return (
             np.concatenate(long) if long else empty,
-            np.concatenate(whose) if whose else empty.astype(np.int64),
+            np.concatenate(whose, dtype=np.int64) if whose else empty.astype(np.int64),
             jitter,
         )
 
@@ -237,7 +237,7 @@ class Summary:
         return throughput.Received(
             completed_ns=columns.present("end", columns.outcome("ok")),
             event_ns=self.timeline.instants(),
-            event_tokens=weights * self.timeline.step,
+            event_tokens=np.multiply(weights, self.timeline.step, out=weights),
             spread_start_ns=np.minimum(first, last),
             spread_end_ns=last,
             spread_tokens=tokens[bare],

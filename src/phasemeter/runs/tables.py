@@ -21,8 +21,8 @@ from phasemeter.errors import FileError
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
 
 REQUESTS, EVENTS = "requests.parquet", "events.parquet"
-EVENTS_A_PART = 2_000_000
-REQUESTS_A_PART = 100_000
+EVENTS_A_PART = 1_000_000  # 24 MB
+REQUESTS_A_PART = 5_000  # 25 MB
 
 _UNTOLD = array("q", [-1])  # tokens of an event, inside these columns only
 _LISTS = ("silent_times_ns", "bare_times_ns")
