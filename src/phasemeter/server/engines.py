@@ -122,6 +122,10 @@ VLLM = (
     ),
     _state("prompt_tokens_per_s", "vllm_avg_prompt_throughput_toks_per_s", _LOGGED, "refused_gauge", "token/s"),
     _state("generated_tokens_per_s", "vllm_avg_generation_throughput_toks_per_s", _LOGGED, "refused_gauge", "token/s"),
+    _state(
+        "prefix_cache_hit_rate", "vllm_gpu_prefix_cache_hit_rate", "share of looked-up blocks found, over a lifetime (gone in V1)",
+        "share_gauge", "share",
+    ),
     _count("requests_finished", "vllm_request_success_total", "finished requests, any reason"),
     _count("prompt_tokens", "vllm_prompt_tokens_total", "prompt tokens processed", "token"),
     _count("generated_tokens", "vllm_generation_tokens_total", "tokens generated", "token"),
