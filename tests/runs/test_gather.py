@@ -45,6 +45,15 @@ def test_a_page_that_nobody_asked_for_and_is_none_leaves_no_trace(tmp_path: Path
     assert found.warnings == [] and not (tmp_path / "evidence").exists()
 
 
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [(b"<html><title>Login</title></html>", 'titled "Login"'), (b"go_threads 1\n", "no engine that I know")],
+)
+def test_a_page_that_was_asked_for_and_tells_nothing_is_said_at_once(tmp_path: Path, page: bytes, words: str) -> None:
+    with server(HEAD, page) as url, gathering(tmp_path, Page(url=url)) as found:
+        assert found.warnings[0].startswith("no_metrics") and words in found.warnings[0]
+
+
 def test_a_warm_up_that_is_counted_late_is_waited_for_and_then_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,8 @@ class Gathering:
         if not readings and not self.page.asked:
             self.page = None
             return
+        if not readings:
+            self.warnings.append(f"no_metrics: {why_none(found)}")
         self._first = counts_of(readings)
 
     def begin(self, warmup_requests: int = 0) -> None:
@@ -147,6 +149,15 @@ def readings_of(page: Scrape) -> dict[str, EngineReading]:
         return read_pages([parse_page(page.body, page.url)])
     except FileError:
         return {}
+
+
+def why_none(page: Scrape) -> str:
+    """Why a page that was asked for tells nothing."""
+    try:
+        parse_page(page.body, page.url)
+    except FileError as none:
+        return str(none)
+    return f"{page.url}: no engine that I know is on this page: the scrapes are kept, and say nothing"
 
 
 def counts_of(readings: Mapping[str, EngineReading]) -> dict[str, float | None]:
