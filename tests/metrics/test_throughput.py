@@ -75,6 +75,15 @@ def test_the_peak_is_never_below_the_mean_of_its_own_grid(events: list[tuple[flo
     assert found["peak_output_tokens_per_s"] >= found["grid_mean"] - 1e-9
 
 
+def test_events_are_put_into_buckets_alike_however_many_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events = received([(at / 7, 1 / 3) for at in range(100)])
+    whole = throughput.buckets(events, window(1, 9))
+    monkeypatch.setattr(throughput, "AT_ONCE", 7)
+    assert (throughput.buckets(events, window(1, 9)) == whole).all() and whole.sum() > 1
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=40), st.floats(0.1, 9.9))
 def test_two_adjoining_windows_hold_what_the_whole_one_holds(times: list[float], cut: float) -> None:

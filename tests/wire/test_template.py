@@ -111,6 +111,38 @@ def test_any_split_of_the_bytes_says_the_same_but_for_times(reads: list[bytes], 
     )  # fmt: skip
 
 
+RAW = st.sampled_from([
+    b"a", b" the", b"x" * 40, b"\\n", b'\\"', b"\xe2\x80\xa8", "海".encode(), b"\\u0000",
+    b'a"', b'","', b'",\n"b', b'"]', b"c\\", b",", b"\n", b"\r", b"\x01", b"\xff", b"\\ud83d", b"\\ude00", b"",
+])  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), RAW, st.sampled_from([0, 0, 0, 1])), max_size=12), st.integers(0, 60))
+@settings(max_examples=150, deadline=None)
+def test_fast_equals_slow_on_long_streams_with_hostile_texts_between(
+    stretches: list[tuple[int, bytes, int]], longer: int
+) -> None:
+    reads = [HEAD, *(framed(event(chunk(text, index=index))) for text in "abc" for index in (0, 1))]
+    for many, raw, index in stretches:
+        plain = framed(event(chunk("w" * longer, index=index)))  # its size has two hexadecimal digits, or three
+        body = event(chunk("#", index=index)).replace(b"#", raw)
+        reads += [*([plain] * many), framed(body)]
+    fast, slow = both_ways([*reads, framed(DONE)])
+    assert everything(fast) == everything(slow)
+
+
+@given(st.lists(RAW, max_size=12))
+@example([b'a","b', b"c\\", b"d"])
+@example([b'",\n"', b"\\"])
+def test_many_texts_at_once_are_what_each_read_alone_holds(raw: list[bytes]) -> None:
+    body = event(chunk("first"))
+    template = learn(body, body, body[6:-2], (("choices", 0, "delta", "content"), 0, "content"))
+    assert template is not None
+    reads = [body.replace(b"first", text) for text in raw]
+    alone = [template.text(read) for read in reads]
+    assert template.texts(reads) == list(itertools.takewhile(lambda text: text is not None, alone))
+
+
 def test_a_text_that_also_stands_elsewhere_teaches_nothing() -> None:
     document = json.dumps(chunk("r")).encode()  # "r" is the id as well
     body = b"data: " + document + b"\n\n"

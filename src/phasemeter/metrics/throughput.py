@@ -21,6 +21,7 @@ BRIDGE_NS = (
     100_000_000  # a dip below that share for less than this (a slot between two requests) doesn't end the window
 )
 BUCKET_NS = 1_000_000_000
+AT_ONCE = 1_000_000  # events put into buckets: what is held for them at a time
 SPREAD_AT_ONCE = 1_000_000  # pairs of request and bucket
 
 
@@ -170,9 +171,11 @@ def buckets(received: Received, window: Window, bucket_ns: int = BUCKET_NS) -> F
     """Output tokens in each bucket [start + k, start + k + 1) that the window touches, tokens weighted, not chunks."""
     span = max(window.end_ns - window.start_ns, 0)
     count = span // bucket_ns + 1
-    at = (received.event_ns - window.start_ns) // bucket_ns
-    inside = (at >= 0) & (at < count)
-    grid = np.bincount(at[inside], weights=received.event_tokens[inside], minlength=count).astype(np.float64)
+    grid = np.zeros(count)
+    for begin in range(0, len(received.event_ns), AT_ONCE):
+        at = (received.event_ns[begin : begin + AT_ONCE] - window.start_ns) // bucket_ns
+        inside = (at >= 0) & (at < count)
+        np.add.at(grid, at[inside], received.event_tokens[begin : begin + AT_ONCE][inside])
     starts = (received.spread_start_ns - window.start_ns) / bucket_ns
     ends = (received.spread_end_ns - window.start_ns) / bucket_ns
     points = ends <= starts

@@ -63,18 +63,7 @@ class Template:
         start = self.starts.get(len(data)) or self.start(len(data))
         if not data.startswith(start) or not data.endswith(self.suffix):
             return None
-        try:
-            text = data[len(start) : -self.suffix_length].decode()
-        except UnicodeDecodeError:
-            return None
-        if not text.isprintable():  # control characters, line ends
-            return None
-        if '"' in text or "\\" in text:
-            try:
-                return _read_string.decode(f'"{text}"')
-            except msgspec.DecodeError:
-                return None
-        return text
+        return _string(data[len(start) : -self.suffix_length])
 
     def texts(self, reads: Sequence[bytes]) -> list[str]:
         """What `text` would find in the first reads, up to the first that is not this template.
@@ -95,6 +84,14 @@ def _leading(flags: list[bool]) -> int:
     return flags.index(False) if False in flags else len(flags)
 
 
+def _string(raw: bytes) -> str | None:
+    """The text of a JSON string without its quotes, None where it is none: a raw quote, a control character, half a surrogate."""
+    try:
+        return _read_string.decode(b'"' + raw + b'"')
+    except msgspec.DecodeError:
+        return None
+
+
 def _strings(raw: list[bytes]) -> list[str]:
     """The texts of JSON strings without their quotes, up to the first that is none.
 
@@ -107,13 +104,8 @@ def _strings(raw: list[bytes]) -> list[str]:
         found = []
     if len(found) == len(raw):
         return found
-    found = []
-    for text in raw:
-        try:
-            found.append(_read_string.decode(b'"' + text + b'"'))
-        except msgspec.DecodeError:
-            break
-    return found
+    alone = [_string(text) for text in raw]
+    return [text for text in alone[: _leading([text is not None for text in alone])] if text is not None]
 
 
 def learn(data: bytes, body: bytes, document: bytes, plain: tuple[tuple[str | int, ...], int, str]) -> Template | None:
