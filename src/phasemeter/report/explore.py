@@ -174,7 +174,7 @@ def explore_page(run: Path | None = None) -> str:
         tag("fieldset", tag("legend", group), tag("div", found, class_="sliders")) for group, found in groups.items()
     ]
     colours = [
-        tag("span", swatch(kind), name, "\u2003")
+        tag("span", swatch(kind), name, "\u2003", class_="keyed")
         for kind, name in (("unattributed", "not told apart"), ("ingress_delivery", "ingress + delivery"), ("queue", "queue"),
                            ("prefill", "prefill"), ("first_token", "first-token hand-off"), ("decode", "decode"))
     ]  # fmt: skip

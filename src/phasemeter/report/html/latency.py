@@ -248,7 +248,7 @@ def definitions(document: Document) -> Markup:
             ["metric", "definition", "in words", "leaves out"],
             rows,
             f"Definitions {document.get('definitions')}",
-            "words",
+            "words stack",
         )
         + tag("h3", "Boundaries")
         + tag(
