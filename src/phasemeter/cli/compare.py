@@ -79,6 +79,8 @@ def compare(
 
 def read_one(path: Path) -> Any:
     """The one result of another tool's file. Raises UserError where it holds several."""
+    if not path.exists():
+        raise UserError(f"{path}: no such run directory or result file")
     found = read_foreign(path)
     if len(found) != 1:
         raise UserError(f"{path}: holds {len(found)} results: `phasemeter import {path} -o DIR` makes a run of each")

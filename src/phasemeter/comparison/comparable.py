@@ -147,6 +147,8 @@ def compare_fields(a: Run, b: Run, varying: Sequence[str]) -> tuple[list[str], l
             text = f"{field} differs: {_short(ours)} in {a.name}, {_short(theirs)} in {b.name}"
             if field == "prompt_set_hash" and seeds_differ:
                 warnings.append(f"{text}: other seeds, so other prompts of the same kind")
+            elif field == "prompt_set_hash" and "input_tokens" in varying:
+                warnings.append(f"{text}: input_tokens is under test, so prompts differ")
             else:
                 refusals.append(f"{text} (under test? --varying {field})")
     for field in SOFT:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from phasemeter.stats.distributions import t_cdf, t_quantile
 from phasemeter.stats.intervals import Generator, block_indices
 from phasemeter.stats.quantiles import Floats, sorted_quantiles
-from phasemeter.stats.stationarity import correlated
+from phasemeter.stats.stationarity import correlated, integrated_time
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 RESAMPLES = 400
@@ -61,12 +61,23 @@ def statistics() -> dict[str, Callable[[Floats], float]]:
 
 
 def block_length(values: Floats) -> int:
-    """1 where neighbours are independent; else a twentieth of the run, so that 20 stretches carry its correlation."""
-    return max(1, math.ceil(values.size / 20)) if correlated(values) else 1
+    """1 where neighbours are independent; else a twentieth of the run, or twice as many values as neighbours are alike for where
+    that is longer (at most a quarter): shorter stretches would call two equal runs different.
+    """
+    if not correlated(values):
+        return 1
+    alike = math.ceil(2 * integrated_time(values))
+    return max(1, math.ceil(values.size / 20), min(alike, values.size // 4))
 
 
-def enough(q: float | None, n: int) -> bool:
-    """Whether n values say anything about a quantile: ten beyond it; the mean needs FEWEST."""
+def worth_of(values: Floats) -> float:
+    """How many independent values a run is worth: all of them, or two a stretch where neighbours are alike."""
+    length = block_length(values)
+    return float(values.size) if length == 1 else min(values.size, 2 * values.size / length)
+
+
+def enough(q: float | None, n: float) -> bool:
+    """Whether n independent values say anything about a quantile: five beyond it, on either side; the mean needs FEWEST."""
     return n >= FEWEST if q is None else n * min(q, 1 - q) >= 5 and n >= FEWEST
 
 
@@ -88,10 +99,15 @@ def between(
     runs = min(len(a), len(b)) >= 3
     found = []
     drawn = None if runs else (_resampled(a, generator), _resampled(b, generator))
+    worth = (
+        min(sum(map(worth_of, side)) for side in (a, b))
+        if drawn is not None
+        else min(sum(map(len, a)), sum(map(len, b)))
+    )
     for name, statistic in statistics().items():
         q = QUANTILES.get(name)
         n_a, n_b = sum(map(len, a)), sum(map(len, b))
-        if not enough(q, min(n_a, n_b)):
+        if not enough(q, worth):
             found.append(Difference(metric=metric, statistic=name, a=_pooled(statistic, a), b=_pooled(statistic, b), n_a=n_a,
                                     n_b=n_b, unit=unit, reason="too_few_samples"))  # fmt: skip
         elif drawn is None:
@@ -133,7 +149,10 @@ def _of_requests(
 ) -> Difference:
     statistic = statistics()[name]
     a, b = (_pooled(statistic, side) for side in sides)
-    spread = math.hypot(*(float(each.values[name].std(ddof=1)) for each in drawn))
+    # k stretches vary by (k − 1) / k too little around their own mean
+    spread = math.hypot(*(
+        float(each.values[name].std(ddof=1)) * math.sqrt(each.stretches / max(1.0, each.stretches - 1)) for each in drawn
+    ))  # fmt: skip
     degrees = max(2.0, min(each.stretches for each in drawn) * 2 - 2)
     return _tested(
         Difference(
