@@ -6,6 +6,7 @@ Source: PagedAttention (arXiv 2309.06180), section 6.1; Knuth, TAOCP 1, 2.5 (bud
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -34,13 +35,16 @@ class Buddies:
                 self.free[1 << bit] = [address]
                 self.tops[address] = 1 << bit
                 address += 1 << bit
+        self.largest = max(self.free, default=0)
+        self.starts = list(self.tops)  # in order
 
     def take(self, size: int) -> int | None:
         """The address of a run of `size` (a power of two), or None: the smallest free run that fits is split."""
-        fitting = [run for run, addresses in self.free.items() if run >= size and addresses]
-        if not fitting:
-            return None
-        run = min(fitting)
+        run = size
+        while not self.free.get(run):
+            run <<= 1
+            if run > self.largest:
+                return None
         address = heappop(self.free[run])
         while run > size:
             run >>= 1
@@ -49,7 +53,9 @@ class Buddies:
 
     def give_back(self, address: int, size: int) -> None:
         """Frees a run and joins it with its buddy for as long as that is free."""
-        while self.tops.get(top := self._top(address)) != size:
+        top = self.starts[bisect_right(self.starts, address) - 1]
+        largest = self.tops[top]
+        while size < largest:
             buddy = top + ((address - top) ^ size)
             peers = self.free.get(size, [])
             if buddy not in peers:
@@ -59,9 +65,6 @@ class Buddies:
             address = min(address, buddy)
             size *= 2
         heappush(self.free.setdefault(size, []), address)
-
-    def _top(self, address: int) -> int:
-        return max(top for top in self.tops if top <= address)
 
 
 class ReservedKv:
