@@ -49,7 +49,9 @@ class Aborts:
         return self.padded and sequence in self.state.running and sequence._finish_at < 0
 
     def find(self, request_id: str) -> Sequence | None:
-        """The sequence of a request that is inside, wherever it is."""
+        """The sequence of a request that is inside, wherever it is; None for one that was called off already."""
+        if request_id in self.unheard:
+            return None
         state = self.state
         found = state.held_out.get(request_id) or state.in_flight.get(request_id)
         if found is not None:
