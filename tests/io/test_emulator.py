@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from phasemeter.io.emulator import Emulator, Settings
+from phasemeter.io.emulator_http import Connection
 from phasemeter.io.emulator_lag import Lag
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_truth import Truth, TruthFile, read_truth
@@ -495,6 +496,7 @@ class Racing(Metronome):
         return 1 if self.left else None
 
     def advance(self, now_ns: int) -> list[Event]:
+        time.sleep(0.0003)
         self.next_ns = now_ns - 20_000_000 if self.left else None
         return super().advance(now_ns - 20_000_000)
 
@@ -507,28 +509,42 @@ def test_a_server_that_cannot_keep_up_still_hears_and_says_so_everywhere_and_onc
         with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
             sock.sendall(post("/v1/chat/completions", chat(stream=True, max_tokens=4000, ignore_eos=True)))
             sock.recv(4096)
-            page = b""
-            for _ in range(50):
+            for _ in range(200):
                 page = talk(emulator.server.port, get)
                 if said:
                     break
             page = talk(emulator.server.port, get)
+            served = emulator.streams.copy()
     (truth,) = read_truth(tmp_path / "truth.jsonl")
-    assert b"phasemeter_emulator_keeps_up 0.0" in page
+    assert b"phasemeter_emulator_keeps_up 0.0" in page and served  # while the steps went on
     assert len(said) == 1 and "can't keep up" in said[0]
     assert truth.late_steps == truth.steps > 100
 
 
-def test_a_client_that_leaves_while_a_step_is_written_leaves_the_others_in_order(tmp_path: Path) -> None:
-    body = chat(stream=True, max_tokens=200, ignore_eos=True)
+def test_a_client_found_gone_while_a_step_is_written_leaves_the_others_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, writes = Connection.write, 0
+
+    def failing(self: Connection, data: bytes) -> None:
+        """The sixth write to the one who leaves fails, and takes so long that the next step is due already."""
+        nonlocal writes
+        if self.request is not None and self.request.headers.get("x-request-id") == "leaver":
+            writes += 1
+            if writes == 6:
+                time.sleep(3 * STEP_NS / 1e9)
+                self.server.drop(self)
+                return
+        write(self, data)
+
+    monkeypatch.setattr(Connection, "write", failing)
+    body = chat(stream=True, max_tokens=40, ignore_eos=True)
     with serving(tmp_path / "truth.jsonl") as emulator:
-        leaver = socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5)
-        leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        leaver.sendall(post("/v1/chat/completions", body))
-        leaver.recv(4096)
-        threading.Timer(0.05, leaver.close).start()  # a reset: the next write fails
-        talk(emulator.server.port, post("/v1/chat/completions", body))
+        leaver = post("/v1/chat/completions", body, "X-Request-Id: leaver")
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+            sock.sendall(leaver)
+            assert talk(emulator.server.port, post("/v1/chat/completions", body)).endswith(b"0\r\n\r\n")
     gone, stayed = read_truth(tmp_path / "truth.jsonl")
     assert gone.outcome == "client_gone" and stayed.outcome == "length"
-    assert list(stayed.planned_ns) == sorted(set(stayed.planned_ns)) and len(stayed.planned_ns) == 200
-    assert len(gone.written_ns) <= len(gone.planned_ns) < 200
+    assert list(stayed.planned_ns) == sorted(set(stayed.planned_ns)) and len(stayed.planned_ns) == 40
+    assert len(gone.written_ns) == len(gone.planned_ns) < 40
