@@ -1,10 +1,12 @@
-"""YAML as people write it: PyYAML's safe loader, but a key written twice is an error, not the last one's silent victory.
+"""YAML as people write it: PyYAML's safe loader, but a key written twice is an error, not the last one's silent victory, and a
+number with an exponent is a number.
 
-Lives here: that one rule. Must not live here: what any key means.
+Lives here: these two rules. Must not live here: what any key means.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -28,3 +30,7 @@ def _mapping(loader: PlainLoader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 PlainLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+# YAML 1.2 (10.3.2): a number with an exponent needs no point, as people and programs write it: 2e-05
+PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
