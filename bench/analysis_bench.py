@@ -3,7 +3,7 @@
 Writes runs as the sender's workers would (their own writers, no server): so many streams at a time, one event a read, chunked
 HTTP. Then `derive` and `analyse` against `json.loads`, in turns on this process's CPU clock; the median of the rounds' ratios
 counts. The limit is 1.0 for either. A second table shows which stage takes what share; a third how far memory grows from a run
-to one ten times as large, of long answers (over two million events) and of short ones (a process each).
+to one ten times as large, of long answers and of short ones (a process each).
 """
 
 from __future__ import annotations
@@ -217,7 +217,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", nargs="*", default=["vllm", "llamacpp"], choices=list(SHAPES))
-    parser.add_argument("--memory-requests", type=int, default=8000, help="0: leave memory out")
+    parser.add_argument(
+        "--memory-requests", type=int, default=2000, help="8000: two million events; 0: leave memory out"
+    )
     for work in ("analyse", "derive"):
         parser.add_argument(f"--{work}", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
