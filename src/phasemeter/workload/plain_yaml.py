@@ -1,5 +1,5 @@
 """YAML as people write it: PyYAML's safe loader, but a key written twice is an error, not the last one's silent victory, and a
-number with an exponent is a number.
+small number with an exponent is a number.
 
 Lives here: these two rules. Must not live here: what any key means.
 """
@@ -30,7 +30,8 @@ def _mapping(loader: PlainLoader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 PlainLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
-# YAML 1.2 (10.3.2): a number with an exponent needs no point, as people and programs write it: 2e-05
+# YAML 1.2 (10.3.2) wants no point in a number with an exponent, and programs write 2e-05. Whole ones (1e3) stay text, as YAML 1.1 has
+# them: lengths and rates read text.
 PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE]-[0-9]+$"), list("-+0123456789")
 )
