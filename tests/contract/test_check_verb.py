@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from phasemeter.cli.check import table
 from phasemeter.cli.main import run
 from phasemeter.runs.tables import write_tables
 from tests.comparison.test_foreign import VLLM
@@ -121,3 +122,10 @@ def test_an_imported_file_becomes_a_run_that_compare_reads(tmp_path: Path, capsy
 def test_help_ends_in_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([verb, "--help"]) == 0
     assert "Examples:" in capsys.readouterr().out
+
+
+def test_a_classs_promise_is_shown_as_one_and_its_declared_lengths_as_declared() -> None:
+    base = {"verdict": "met", "value": 0.1, "ci95": [None, None], "n": 9, "n_to_decide": None, "limit": 0.2, "comparison": "<=",
+            "unit": "s", "ok_only": None, "reason": None, "notes": []}  # fmt: skip
+    shown = table([base | {"path": f"workload.classes.a.{last}"} for last in ("latency_slo.ttft.p95", "input_tokens")])
+    assert "<= 200 ms" in shown[1] and "declared" in shown[2]

@@ -67,6 +67,18 @@ workload:
 """
 
 
+def test_a_class_states_its_share_or_has_its_highest_percentiles_and_the_mix_the_lowest_of_them() -> None:
+    stated = CLASSES.replace(
+        "latency_slo: {ttft: {p90: 150 ms}}", "latency_slo: {ttft: {p90: 150 ms}}, capacity: {attainment: 80 %}"
+    )
+    promise = promised(parse(stated + "latency_slo: {e2e: {p95: 9 s}}\n"), "c")
+    assert promise.shares == {"short": 0.8, "long": 0.95}
+    assert promise.attainment == 0.8
+    assert promise.objectives["short"] == {"ttft": 0.15, "e2e": 9.0}
+    whole = promised(parse(stated + "capacity: {objectives: {e2e: 9 s}, attainment: 99 %}\n"), "c")
+    assert (whole.attainment, whole.shares["long"]) == (0.99, 0.99)
+
+
 def test_each_class_is_held_to_its_own_share_and_the_mix_carries_what_its_weakest_class_does() -> None:
     contract = parse(CLASSES)
     promise = promised(contract, "c")

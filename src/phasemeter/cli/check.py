@@ -199,7 +199,8 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     for line in sorted(lines, key=lambda line: order[line["verdict"]]):
         unit, (low, high) = line["unit"], line["ci95"]
         interval = "" if low is None and high is None else f"{shown(low, unit)} … {shown(high, unit)}"
-        sign = "declared" if line["path"].startswith("workload.") else line["comparison"]
+        promise = line["path"].rpartition(".")[2] not in ("input_tokens", "output_tokens", "arrivals")
+        sign = line["comparison"] if promise else "declared"
         promised = "" if line["limit"] is None else f"{sign} {shown(line['limit'], unit)}"
         rows.append(
             (line["verdict"], line["path"], promised, shown(line["value"], unit), interval, str(line["n"]), why(line))

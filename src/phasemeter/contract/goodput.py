@@ -113,8 +113,8 @@ def promise_of(contract: Contract) -> Promise | None:
     """The per-request promise of a contract: `capacity.objectives`, else the tightest limit of each promised latency.
 
     The share is `capacity.attainment`; where none is stated, the percentile that a limit was promised for (the highest of
-    them). A class with limits of its own has a share of its own; where nothing is promised of all requests together, their
-    share is the lowest of the classes'. None where a contract promises no latency to a request.
+    them). A class with limits of its own has a share of its own, by the same rule over its limits and those of all; where no
+    share is stated for all requests together, it is the lowest of the classes'. None where a contract promises no latency to a request.
     """
     objectives: dict[str | None, dict[str, float]] = {
         capacity.workload_class: capacity.objectives for capacity in contract.capacities if capacity.objectives
@@ -136,13 +136,14 @@ def promise_of(contract: Contract) -> Promise | None:
     implied: dict[str | None, float] = {}
     for (who, _), (_, share) in tightest.items():
         implied[who] = max(share, implied.get(who, 0.0))
-    of_all = stated.get(None, implied.get(None))
+    of_all = implied.get(None)
     shares = {
-        who: stated.get(who, implied.get(who, 0.9 if of_all is None else of_all)) for who in joined if who is not None
+        who: stated.get(who, stated.get(None, max(filter(None, (implied.get(who), of_all)), default=0.9)))
+        for who in joined
+        if who is not None
     }
-    return Promise(
-        objectives=joined, attainment=of_all if of_all is not None else min(shares.values(), default=0.9), shares=shares
-    )
+    whole_share = stated.get(None, min(shares.values()) if shares else of_all)
+    return Promise(objectives=joined, attainment=0.9 if whole_share is None else whole_share, shares=shares)
 
 
 class Meter:

@@ -111,10 +111,13 @@ def _workload_words(contract: Contract) -> Iterator[str]:
     for each in contract.classes or (contract.workload,):
         lead = f"workload {each.name} ({100 * each.share:g} % of the load)" if each.name else "workload"
         parts = [f"{name} {_short(value)}" for name, value in (
-            ("input tokens", each.input_tokens), ("output tokens", each.output_tokens), ("arrivals", each.arrivals),
+            ("input tokens", each.input_tokens), ("output tokens", each.output_tokens),
+            ("arrivals", None if each.name else each.arrivals),
         ) if value is not None]  # fmt: skip
         leads = f" {_LEADS[each.kind]}" if each.kind else ""
         yield f"{lead}: {', '.join(parts) or 'any'}.{leads}"
+    if contract.classes and contract.workload.arrivals is not None:
+        yield f"arrivals of all classes together: {_short(contract.workload.arrivals)}."
 
 
 def _short(value: Any) -> str:
