@@ -42,7 +42,7 @@ from phasemeter.studies.goodput_search import Attainment, Goodput, Search, max_g
 from phasemeter.units import share
 
 TOKENS_KEPT = 4_000_000  # above this many output tokens, a run keeps no instant of each token
-TOKENS_SAMPLED = 2_000_000  # and the gaps of so many tokens are read off its log of steps, by whole requests
+TOKENS_SAMPLED = 1_000_000  # and the gaps of so many tokens are read off its log of steps, by whole requests
 SAMPLES = 1000
 SHORT_WARMUP = 0.1  # share of a run too short for MSER-5 that is cut
 Floats = npt.NDArray[np.float64]

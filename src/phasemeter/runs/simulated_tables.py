@@ -17,7 +17,7 @@ import numpy.typing as npt
 from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.tables import TableWriter
-from phasemeter.serving.ended import Ended, Refused
+from phasemeter.serving.ended import Ended, Refused, Served
 from phasemeter.serving.events import Truth
 from phasemeter.serving.simulate import phases_of, row_of
 
@@ -92,16 +92,16 @@ def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: C
     plain, numbers = ended.served(places) & ~ended.is_sampled(places), ended.numbers_of(places).tolist()
     served = places[plain]
 
-    def row(at: int) -> RequestRow:
+    def row(at: int, one: Served | Refused) -> RequestRow:
         kind = class_name(numbers[at]) if class_name is not None else None
         phase: Phase = "warmup" if warm else "measured"
-        return msgspec.structs.replace(row_of(ended[int(places[at])]), phase=phase, workload_class=kind)
+        return msgspec.structs.replace(row_of(one), phase=phase, workload_class=kind)
 
     others: dict[int, tuple[RequestRow, Told, Extra]] = {}
     for at in np.flatnonzero(~plain).tolist():
         one = ended[int(places[at])]
         told = (None, None) if isinstance(one, Refused) else (_instants(one.truth), _extra(one.truth))
-        others[at] = (row(at), *told)
+        others[at] = (row(at, one), *told)
     example = ended[int(served[0])] if len(served) else None
     if example is None or isinstance(example, Refused):
         for other in others.values():
@@ -115,5 +115,5 @@ def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: C
     columns |= {name: kept[field] for name, field in (ROW_COLUMNS | FURTHER).items()}
     columns |= {f"{name}_s": values for name, values in phases_s(ended, served).items()}
     columns["preemptions"] = ended.column("preemptions", served).astype(np.float64)
-    first = row(int(np.flatnonzero(plain)[0]))
+    first = row(int(np.flatnonzero(plain)[0]), example)
     writer.add_alike(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=others)

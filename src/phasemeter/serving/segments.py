@@ -50,7 +50,11 @@ class SegmentLog:
             at = np.searchsorted(first_step, steps, "right") - 1
             j = steps - first_step[at] + 1
             ends = start[at] + j * base[at] + growth[at] * (j * (j - 1) // 2)
-            gave = (decodes[at] > 0) | np.isin(steps, [first for first, _ in spans])
+            gave = decodes[at] > 0
+            place = 0
+            for first, last in spans:
+                gave[place] = True  # a span's first step gave it a token, whether or not it held decodes
+                place += last - first + 1
             told.append((ends[gave] + TICKS_PER_NS // 2) >> TICK_BITS)
         return told
 
