@@ -21,6 +21,10 @@ def emulate(
         str | None, Parameter(help="append the truth of each request to this file, a JSON line each")
     ] = None,
     otlp: Annotated[str | None, Parameter(help="send spans to this OTLP/HTTP endpoint")] = None,
+    real_time: Annotated[
+        bool,
+        Parameter(help="run before other processes where that is allowed: steps keep their instants on a busy machine"),
+    ] = True,
     model: Annotated[list[str] | None, Parameter(negative="", help="names it serves the plan's model under")] = None,
 ) -> int:
     """Have a server without a GPU: the plan's engine on the wall clock, behind an OpenAI port.
@@ -47,6 +51,7 @@ def emulate(
     if otlp is not None:
         server.spans = lazy.load("phasemeter.io.emulator_spans").SpanExporter(otlp)
 
+    server.precedence = lazy.load("phasemeter.io.precedence").Precedence(1, real_time)
     server.complain = lambda words: print(f"phasemeter: {words}", file=sys.stderr, flush=True)
 
     def stop(number: int, frame: Any) -> None:

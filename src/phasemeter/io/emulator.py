@@ -28,6 +28,7 @@ from phasemeter.io.emulator_metrics import Metrics
 from phasemeter.io.emulator_spans import SpanExporter
 from phasemeter.io.emulator_stream import Step, Stream
 from phasemeter.io.emulator_truth import TruthFile
+from phasemeter.io.precedence import Precedence
 from phasemeter.io.worker_main import finer_timer
 from phasemeter.serving.cluster import Split
 from phasemeter.serving.events import Aborted, Admitted, Event, Finished, Preempted, Tokens
@@ -71,6 +72,7 @@ class Emulator:
         self.truth: TruthFile | None = None
         self.spans: SpanExporter | None = None
         self.lag = Lag()
+        self.precedence: Precedence | None = None  # a place before other processes, looked after while it serves
         self.streams: dict[str, Stream] = {}
         self.of_connection: dict[int, str] = {}
         self.timers: list[tuple[int, int, Stream]] = []
@@ -116,6 +118,8 @@ class Emulator:
             self._look_ahead()
             while now < due:
                 now = clock()
+        elif self.precedence is not None:
+            self.precedence.look(now)
         self._advance(now)
         while self.timers and self.timers[0][0] <= now:
             stream = heapq.heappop(self.timers)[2]

@@ -1,4 +1,4 @@
-"""A sender's place before other processes: real-time scheduling where the system grants it.
+"""A sender's (or the emulator's) place before other processes: real-time scheduling where the system grants it.
 
 Lives here: asking for it, and giving it back. Must not live here: what is sent when (due.py, load.py).
 
