@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+import yaml
 
 from phasemeter.errors import UserError
 from phasemeter.serving.demand import replication_seed
+from phasemeter.serving.hardware import accelerator
 from phasemeter.serving.plan import demand_of, link_of, objectives_of, parse_plan, pools_of
 
 PLAN = """
@@ -117,3 +120,66 @@ def test_a_shared_prefix_gives_equal_blocks_within_a_group_only() -> None:
     heads = {one.block_hashes[:4] for one in requests if one.prompt_tokens >= 64}
     tails = [one.block_hashes[4] for one in requests if one.prompt_tokens >= 80]
     assert len(heads) == 3 and len(set(tails)) == len(tails)
+
+
+SHAPE = (
+    "{name: own, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_dim: 16, intermediate: 128, vocabulary: 1000, "
+    "max_context_tokens: 4096}"
+)
+# (path it has to name, what it says instead of the plan's own line)
+ABSURD = {
+    "deployment.replicas": "RTX4090\n  replicas: 1000000000",
+    "deployment.block_size": "RTX4090\n  block_size: 4000\n  kv_tokens: 3000",
+    "deployment.max_model_len": "RTX4090\n  max_model_len: 1000000000",
+    "workload": "RTX4090\n  max_model_len: 100",
+    "deployment.policy_options.watermark": "RTX4090\n  policy_options: {watermark: 2}",
+    "deployment.policy_options.long_prefill_threshold": "RTX4090\n  policy_options: {long_prefill_threshold: 0}",
+    "deployment.policy_options.chunk_size": "RTX4090\n  policy: sarathi\n  policy_options: {chunk_size: many}",
+    "deployment.policy_options.ratio": "RTX4090\n  policy: sglang\n  policy_options: {ratio: -3}",
+    "deployment.step_time.step_overhead": "RTX4090\n  step_time: {step_overhead: 1 h}",
+    "deployment.step_time.sequence_overhead": "RTX4090\n  step_time: {sequence_overhead: -1 ms}",
+    "capacity.attainment": "RTX4090\ncapacity: {attainment: 0}",
+    "phasemeter": "RTX4090\nphasemeter: 9",
+}
+OWN = {
+    "deployment.model.layers": ("layers: 2", "layers: 0"),
+    "deployment.model.heads": ("heads: 4,", "heads: -4,"),
+    "deployment.model.kv_heads": ("kv_heads: 2", "kv_heads: 3"),
+    "deployment.model.experts_per_token": ("hidden", "experts: 4, experts_per_token: 9, hidden"),
+    "deployment.model.max_context_tokens": ("4096}", "0}"),
+}
+
+
+@pytest.mark.parametrize("path", ABSURD)
+def test_an_absurd_number_is_one_line_with_its_path(path: str) -> None:
+    with pytest.raises(UserError, match=rf"^plan\.yaml: `{path}`: ") as caught:
+        parse_plan(
+            PLAN.replace("{lognormal: {median: 512, p95: 2048}}", "512").replace("RTX4090", ABSURD[path]), "plan.yaml"
+        )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_a_shape_of_ones_own_has_to_be_one(path: str) -> None:
+    assert parse_plan(PLAN.replace("llama-3.1-8b", SHAPE))
+    with pytest.raises(UserError, match=rf"^plan: `{path}`: "):
+        parse_plan(PLAN.replace("llama-3.1-8b", SHAPE.replace(*OWN[path])))
+
+
+def test_an_accelerator_of_ones_own_has_to_be_one() -> None:
+    own: dict[str, object] = {**msgspec.to_builtins(accelerator("RTX4090")), "memory_bytes_per_s": 0.0, "sources": []}
+    with pytest.raises(UserError, match=r"`deployment\.hardware\.memory_bytes_per_s`: 0\.0 has to be above 0"):
+        parse_plan(PLAN.replace("RTX4090", yaml.safe_dump(own, default_flow_style=True, width=10_000).strip()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("4 req/s", "1e30 req/s", "workload.arrivals"),
+        ("requests: 100", "requests: 100\n  warmup: 100", "workload.warmup"),
+        ("{fixed: 128}", "{fixed: 1000000000}", "workload"),
+    ],
+)
+def test_a_workload_that_cannot_be_run_is_one_line(old: str, new: str, path: str) -> None:
+    with pytest.raises(UserError, match=f"^plan: `{path}`: "):
+        parse_plan(PLAN.replace(old, new))

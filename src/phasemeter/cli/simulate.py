@@ -155,6 +155,8 @@ def _show(document: dict[str, Any]) -> None:
         f"{simulation['preemptions']} preemptions"
     )
     for pool, told in simulation["steps"].items():
+        if not told:
+            continue  # no step was made
         shares = sorted(told["time_share"].items(), key=lambda item: -item[1])
         where = "step time" if pool == "all" else f"{pool} step time"
         print(f"{where}: " + ", ".join(f"{name.replace('_', ' ')} {100 * value:.0f} %" for name, value in shares))

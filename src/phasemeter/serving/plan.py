@@ -22,7 +22,15 @@ from phasemeter.serving.analytic import (
 from phasemeter.serving.demand import Demand
 from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
-from phasemeter.serving.plan_checks import check_numbers
+from phasemeter.serving.plan_checks import (
+    check_hardware,
+    check_numbers,
+    check_options,
+    check_overhead,
+    check_rate,
+    check_shape,
+    shortest_tokens,
+)
 from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, read_trace
 from phasemeter.serving.plan_workload import at as _at
 from phasemeter.serving.step_time import LinearCoefficients
@@ -157,7 +165,10 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
         raise UserError(f"{name}: {_plainly(str(error), value)}") from error
     try:
         fields = {one: getattr(file, one) for one in PlanFile.__struct_fields__}
+        if file.phasemeter != 1:
+            raise UserError(f"`phasemeter`: {file.phasemeter}: the version of a plan's form, which is 1")
         check_numbers(file.deployment, "deployment")
+        check_options(file.deployment.policy or "the scheduler", file.deployment.policy_options)
         trace = read_trace(file.workload, read)
         plan = Plan(
             **fields,
@@ -165,7 +176,7 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
             trace_notes=() if trace is None else tuple(words_of(trace)),
             tables=_tables(file, read),
         )
-        demand_of(plan)
+        check_rate(demand_of(plan).mean_rate_per_s())
         pools_of(plan)
         objectives_of(plan)
     except UserError as error:
@@ -220,7 +231,10 @@ def objectives_of(plan: Plan) -> dict[str, float]:
     for name in found:
         if name not in {"ttft", "tpot", "e2e", "ttfo", "ttft_from_due", "e2e_from_due"}:
             raise UserError(f"`capacity.objectives.{name}`: write ttft, tpot or e2e")
-    _at("capacity.attainment", share, plan.capacity.attainment)
+    if not _at("capacity.attainment", share, plan.capacity.attainment) > 0:
+        raise UserError(
+            f"`capacity.attainment`: {plan.capacity.attainment} asks for nothing: write a share above 0, like 90 %"
+        )
     if plan.capacity.goodput is not None:
         _at("capacity.goodput", rate_per_s, plan.capacity.goodput)
     return found
@@ -268,6 +282,8 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
     if not isinstance(hardware, Hardware):
         hardware = _at("deployment.hardware", accelerator, hardware)
     check_numbers(pool, path)
+    check_shape(model)
+    check_hardware(hardware)
     step_time = pool.step_time or spec.step_time
     deployment = Deployment(
         model=model,
@@ -293,14 +309,33 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
             f"`workload.input_tokens`: a prompt of {longest} tokens leaves no room in the context of "
             f"{model.name}, {model.max_context_tokens} tokens"
         )
+    if kv_tokens < spec.block_size:
+        raise UserError(f"`deployment.block_size`: a KV pool of {kv_tokens} tokens has no block of {spec.block_size}")
+    if spec.max_model_len is not None and spec.max_model_len > model.max_context_tokens:
+        raise UserError(
+            f"`deployment.max_model_len`: {spec.max_model_len} is more than {model.name} can, {model.max_context_tokens} tokens"
+        )
     if longest is not None and longest > kv_tokens:
         raise UserError(
             f"`workload.input_tokens`: a prompt of {longest} tokens is longer than the KV pool of {kv_tokens}"
         )
+    _check_shortest(plan, min(kv_tokens, spec.max_model_len or model.max_context_tokens))
     if step_time.linear is not None and step_time.tables is not None:
         raise UserError(f"`{path}.step_time`: linear or tables, not both")
     tables = plan.tables.get(step_time.tables) if step_time.tables is not None else None
     return Pool(deployment=deployment, replicas=pool.replicas, kv_tokens=kv_tokens, step_time=step_time, tables=tables)
+
+
+def _check_shortest(plan: Plan, limit: int) -> None:
+    """Raises UserError where not even the shortest request can be served."""
+    found = demand_of(plan)
+    if found.rows is not None or found.classes:
+        return
+    shortest = shortest_tokens(found.input_tokens) + shortest_tokens(found.output_tokens)
+    if shortest > limit:
+        raise UserError(
+            f"`workload`: no request fits: the shortest has {shortest} tokens of prompt and answer, the deployment takes {limit}"
+        )
 
 
 def _longest_prompt(plan: Plan) -> int | None:
@@ -310,7 +345,12 @@ def _longest_prompt(plan: Plan) -> int | None:
 
 
 def _overhead(name: str, text: str | None) -> float | None:
-    return None if text is None else float(_at(f"deployment.step_time.{name}", duration_s, text))
+    if text is None:
+        return None
+    path = f"deployment.step_time.{name}"
+    value = float(_at(path, duration_s, text))
+    check_overhead(path, value)
+    return value
 
 
 def link_of(split: SplitSpec) -> tuple[float, float]:

@@ -136,6 +136,8 @@ def demand(spec: WorkloadSpec, rows: tuple[TraceRow, ...] | None, *, block_size:
         value = getattr(spec, name)
         if value is not None and value < least:
             raise UserError(f"`workload.{name}`: {value} is too few: write {least} or more")
+    if spec.warmup is not None and spec.requests is not None and spec.warmup >= spec.requests:
+        raise UserError(f"`workload.warmup`: {spec.warmup} of {spec.requests} requests leave none to measure")
     if spec.turns > 1 and rows is not None:
         raise UserError("`workload.turns`: a trace's rows are requests of their own: leave one of the two out")
     prefix = spec.shared_prefix
