@@ -152,3 +152,10 @@ def test_a_simulated_search_takes_no_option_of_a_load_on_a_service(
     assert told.out == "" and told.err.startswith(
         f"phasemeter: {option[0].replace('no-', '')}: a plan says its own workload"
     )
+
+
+@pytest.mark.parametrize("line", [[], ["--help"], ["-h"]])
+def test_the_first_page_has_a_line_for_each_verb(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name} {words}" in page for name, (_, words) in VERBS.items())

@@ -12,10 +12,16 @@ from typing import Any
 import cyclopts
 
 from phasemeter import lazy
-from phasemeter.cli.help_page import page
+from phasemeter.cli.help_page import overview, page
 from phasemeter.cli.verbs import COMPLETION, VERBS
 from phasemeter.errors import UserError
 
+ABOUT = "Measure, explain and plan the latency of LLM inference, by phase."
+GLOBAL = {
+    "COMMAND --help": "What a command does and takes, with examples",
+    "--version": "Which build this is",
+    "--install-completion": "Install completion for bash, zsh or fish",
+}
 # asked for elsewhere, and not here: what to do (docs/decisions/0023-one-machine-sends.md)
 INSTEAD = {
     "--ray": "one machine sends a run (clocks of several don't compare): use its cores with --processes, or run bench on each machine"
@@ -27,7 +33,7 @@ def build_app(wanted: str | None = None) -> cyclopts.App:
     """The command line with every verb; only the `wanted` one is loaded, so that its own words are its help."""
     app = cyclopts.App(
         name="phasemeter",
-        help="Measure, explain and plan the latency of LLM inference, by phase.",
+        help=ABOUT,
         version=lambda: lazy.load("phasemeter.cli.build").build(),
         help_format="plaintext",
         result_action="return_value",
@@ -47,6 +53,10 @@ def answer(words: list[str]) -> Any:
 
     Raises UserError for words that make no command, and whatever the verb raises.
     """
+    if words in ([], ["--help"], ["-h"]):
+        rows = [(name, words) for name, (_, words) in VERBS.items()]
+        print(overview(ABOUT, [*rows, *GLOBAL.items()]), end="")
+        return 0
     if words[:1] and words[0] in VERBS and not {"--help", "-h"}.isdisjoint(words[1:]):
         print(page(words[0], verb_of(words[0])), end="")
         return 0

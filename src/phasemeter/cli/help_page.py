@@ -10,7 +10,7 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -66,6 +66,18 @@ def page(name: str, verb: Callable[..., object], width: int | None = None) -> st
     if examples:
         parts.append("Examples:\n" + textwrap.indent(textwrap.dedent(examples).rstrip(), "    "))
     return "\n\n".join(parts) + "\n"
+
+
+def overview(about: str, verbs: Iterable[tuple[str, str]], width: int | None = None) -> str:
+    """The first page: what there is, a line each."""
+    columns = width or max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
+    rows = list(verbs)
+    left = max(len(name) for name, _ in rows)
+    lines = [
+        textwrap.fill(words, columns, initial_indent=f"  {name.ljust(left)}  ", subsequent_indent=" " * (left + 4))
+        for name, words in rows
+    ]
+    return "\n".join(["Usage: phasemeter COMMAND", "", about, "", "Commands:", *lines, ""])
 
 
 def usage(name: str, verb: Callable[..., object]) -> str:
