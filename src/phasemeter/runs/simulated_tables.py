@@ -40,7 +40,7 @@ FURTHER = {
 }  # fmt: skip
 Told = dict[str, tuple[int, str]] | None
 Extra = dict[str, float | None] | None
-ROWS_A_PART = 100_000
+ROWS_A_PART = 25_000
 ClassName = Callable[[int], str | None]
 Places = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
