@@ -116,6 +116,19 @@ def test_one_transfer_at_a_time_leaves_a_prefill_engine() -> None:
     assert ends[0] == 101 * MS and [b - a for a, b in pairwise(ends)] == [100 * MS, 100 * MS]
 
 
+def test_latency_of_a_link_delays_each_transfer_and_keeps_none_waiting() -> None:
+    split = Split(
+        [PlainEngine(fixed(MS, MS), role="prefill")],
+        [PlainEngine(fixed(MS, MS), role="decode")],
+        Link(latency_s=0.5, bytes_per_s=1e8),
+        1000.0,
+        1,
+    )
+    drive(split, [request(i, 0, prompt=100, output=3) for i in range(3)])  # 100 tokens: 1 ms on the link
+    ends = sorted(one.delivered_ns for one in split.handovers)
+    assert ends[0] == 502 * MS and [b - a for a, b in pairwise(ends)] == [MS, MS]
+
+
 def test_routers_see_counts_and_never_the_future() -> None:
     plain = request(0, 0)
     assert [round_robin([0, 0, 0], i, plain) for i in range(4)] == [0, 1, 2, 0]

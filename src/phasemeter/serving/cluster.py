@@ -257,8 +257,9 @@ class Split:
     def _pull(self, event: Pull) -> None:
         moving = self.moving[event.request_id]
         start = max(event.at_ns, self.link_free_ns[moving.source])
-        done = start + round(1e9 * self.link.transfer_s(event.tokens * self.kv_bytes_per_token))
-        self.link_free_ns[moving.source] = done
+        size_bytes = event.tokens * self.kv_bytes_per_token
+        self.link_free_ns[moving.source] = start + round(1e9 * size_bytes / self.link.bytes_per_s)
+        done = start + round(1e9 * self.link.transfer_s(size_bytes))  # what is on its way holds nobody up
         moving.pull_ns, moving.delivered_ns = event.at_ns, done
         heapq.heappush(self.pending, (done, next(self.order), event))
 

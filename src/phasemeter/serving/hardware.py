@@ -14,7 +14,7 @@ from phasemeter.errors import UserError
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """What one transfer costs: `latency_s + bytes / bytes_per_s`."""
+    """What one transfer takes: `latency_s + bytes / bytes_per_s`; only its bytes keep the next one waiting."""
 
     latency_s: float
     bytes_per_s: float
