@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phasemeter.records.capture import ClockPair, Read
-from phasemeter.records.reads import Reads
+from phasemeter.records.reads import stamps_of
 
 UNCERTAINTY_NS = 50_000  # the two readings of a pair lie this close to each other, with a wide margin
 STEP_NS = 1_000_000  # an offset that moves by more than this beyond any slewing is a step
@@ -112,11 +112,9 @@ class ReceiveClock:
     def _at_once(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes | None:
         """What `_one_by_one` finds, where every read has a stamp that can be and no clock stepped; else None."""
         try:
-            columns = reads if isinstance(reads, Reads) else Reads(reads)
+            user, kernel = (np.asarray(memoryview(stamps)) for stamps in stamps_of(reads))
         except OverflowError:  # an instant that is none
             return None
-        user = np.frombuffer(columns.user_ns, dtype=np.int64)
-        kernel = np.frombuffer(columns.kernel_realtime_ns, dtype=np.int64)
         start, end, origin, slope = self._columns
         at = np.searchsorted(start, kernel, side="right") - 1
         found = origin[at] + np.rint((kernel - start[at]) * slope[at]).astype(np.int64)

@@ -22,19 +22,17 @@ class Reads(Sequence[Read]):
 
     __slots__ = ("_lengths", "_pieces", "kernel_realtime_ns", "user_ns")
 
-    def __init__(self, reads: Sequence[Read] = ()) -> None:
+    def __init__(self) -> None:
         self.user_ns, self.kernel_realtime_ns = array("q"), array("q")  # NO_STAMP where a read has none
         self._lengths = array("q")
         self._pieces: list[bytes] = []  # each holds the bytes of several reads
-        if reads:
-            self.add(reads)
 
     def add(self, reads: Sequence[Read]) -> None:
         """Take some more. Raises OverflowError for an instant of more than 64 bits."""
         data = [read.data for read in reads]
-        self.user_ns.fromlist([read.user_ns for read in reads])
-        stamps = [read.kernel_realtime_ns for read in reads]
-        self.kernel_realtime_ns.fromlist([NO_STAMP if stamp is None else stamp for stamp in stamps])
+        user_ns, kernel_ns = stamps_of(reads)
+        self.user_ns.extend(user_ns)
+        self.kernel_realtime_ns.extend(kernel_ns)
         self._lengths.fromlist(list(map(len, data)))
         self._pieces.append(b"".join(data))
 
@@ -66,3 +64,12 @@ class Reads(Sequence[Read]):
 def data_of(reads: Sequence[Read]) -> list[bytes]:
     """The bytes of each read."""
     return reads.data() if isinstance(reads, Reads) else [read.data for read in reads]
+
+
+def stamps_of(reads: Sequence[Read]) -> tuple[array[int], array[int]]:
+    """(user, kernel) stamps of each read, NO_STAMP where the kernel gave none. Raises OverflowError beyond 64 bits."""
+    if isinstance(reads, Reads):
+        return reads.user_ns, reads.kernel_realtime_ns
+    stamps = [read.kernel_realtime_ns for read in reads]
+    kernel = array("q", [NO_STAMP if stamp is None else stamp for stamp in stamps])
+    return array("q", [read.user_ns for read in reads]), kernel
