@@ -67,6 +67,21 @@ class BenchOptions:
         Text, Parameter(group=LOAD, help='with --trace: a longer silence becomes this long, like "10 s"')
     ] = None
     lenient: Annotated[bool, Parameter(group=LOAD, negative="", help="with --trace: leave faulty rows out")] = False
+    trace_columns: Annotated[
+        Text,
+        Parameter(group=LOAD, help="with --trace: which column is what, as `phasemeter trace --columns` takes it"),
+    ] = None
+    spread_same_second: Annotated[
+        bool, Parameter(group=LOAD, negative="", help="with --trace: whole-second stamps are spread over their second")
+    ] = False
+    keep_zero_output: Annotated[
+        bool, Parameter(group=LOAD, negative="", help="with --trace: keep rows without output, as 1 token")
+    ] = False
+    block_size: Annotated[
+        int | None,
+        WHOLE,
+        Parameter(group=LOAD, help="with --trace: tokens in a block of hash_ids (512; 16 for a Bailian trace)"),
+    ] = None
     sessions: Annotated[
         bool,
         Parameter(

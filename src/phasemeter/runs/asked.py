@@ -23,6 +23,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     trace_sample: Text = None
     max_idle: Text = None
     lenient: bool = False
+    trace_columns: Text = None
+    spread_same_second: bool = False
+    keep_zero_output: bool = False
+    block_size: int | None = None
     sessions: bool = True
     requests: Text = None
     duration: Text = None

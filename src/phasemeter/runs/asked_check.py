@@ -18,7 +18,17 @@ from phasemeter.runs.asked import Asked
 
 MOST_PROCESSES = 256
 MOST_SEED = 2**62  # repetitions count on from it, and a manifest holds 64 bits
-OF_A_TRACE = ("rate_scale", "trace_slice", "trace_sample", "max_idle", "lenient")
+OF_A_TRACE = (
+    "rate_scale",
+    "trace_slice",
+    "trace_sample",
+    "max_idle",
+    "lenient",
+    "trace_columns",
+    "spread_same_second",
+    "keep_zero_output",
+    "block_size",
+)
 
 
 def refuse(asked: Asked) -> None:

@@ -31,6 +31,10 @@ def options_of(asked: Asked) -> TraceOptions:
         sample=asked.trace_sample,
         max_idle_s=units.duration_s(asked.max_idle) if asked.max_idle else None,
         lenient=asked.lenient,
+        columns=asked.trace_columns,
+        spread_same_second=asked.spread_same_second,
+        keep_zero_output=asked.keep_zero_output,
+        block_tokens=asked.block_size,
         seed=asked.seed,
     )
 

@@ -44,6 +44,7 @@ class TraceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     keep_zero_output: bool = False
     lenient: bool = False
     columns: str | None = None
+    block_size: int | None = None  # tokens in a block of hash_ids
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +110,7 @@ def read_trace(spec: WorkloadSpec, read: Read | None) -> Trace | None:
         keep_zero_output=trace.keep_zero_output,
         lenient=trace.lenient,
         columns=trace.columns,
+        block_tokens=trace.block_size,
     )
     found = load_trace(read(trace.file), trace.file, options)
     if not found.accepted:
