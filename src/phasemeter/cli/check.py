@@ -133,7 +133,14 @@ def baseline_lines(promised: Any, now: list[Any], before: list[Any], accepted: f
                   if d.statistic == objective.statistic]  # fmt: skip
         if not tested or tested[0].ci95[0] is None or not tested[0].a:
             found.append(
-                line.Line(path=path, verdict="undecided", reason="too_few_samples", n=len(new), limit=1 + accepted)
+                line.Line(
+                    path=path,
+                    verdict="undecided",
+                    reason="too_few_samples",
+                    n=len(new),
+                    limit=1 + accepted,
+                    unit="× baseline",
+                )
             )
             continue
         one = tested[0]

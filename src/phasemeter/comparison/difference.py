@@ -71,9 +71,8 @@ def block_length(values: Floats) -> int:
 
 
 def worth_of(values: Floats) -> float:
-    """How many independent values a run is worth: all of them, or two a stretch where neighbours are alike."""
-    length = block_length(values)
-    return float(values.size) if length == 1 else min(values.size, 2 * values.size / length)
+    """How many independent values a run is worth."""
+    return values.size / integrated_time(values) if correlated(values) else float(values.size)
 
 
 def enough(q: float | None, n: float) -> bool:
