@@ -88,7 +88,8 @@ class ReceiveClock:
         """Where a realtime stamp lies on the monotonic clock, between the bounds if given.
 
         None where no pair tells (in a step, far outside) or nothing lies there. After a step backwards two instants share a
-        stamp: the later one that fits is meant.
+        stamp: the later one that fits is meant. One from within such a step looks like one from before it, so what would have
+        waited from before the step until after it is not mapped.
         """
         position = bisect_right(self._starts, realtime_ns)
         while position > 0:
@@ -97,11 +98,17 @@ class ReceiveClock:
             if realtime_ns < end:
                 found = origin + round((realtime_ns - start) * slope)
                 if (at_least_ns is None or found >= at_least_ns) and (at_most_ns is None or found <= at_most_ns):
+                    if at_most_ns is not None and self._crosses_back(found, at_most_ns - UNCERTAINTY_NS):
+                        return None
                     self._last = self._segments[position]
                     return found
             if self._longest_before[position] <= realtime_ns:
                 return None
         return None
+
+    def _crosses_back(self, found_ns: int, user_ns: int) -> bool:
+        """Whether the clock went back at some time between the stamp and the read."""
+        return any(step.step_ns < 0 and found_ns <= step.after_monotonic_ns < user_ns for step in self.steps)
 
     def times(self, reads: Sequence[Read], send_start_ns: int | None) -> ReceiveTimes:
         """The instants of one request's reads, never decreasing. `send_start_ns`: no answer can come before it."""
@@ -141,7 +148,7 @@ class ReceiveClock:
             kernel = read.kernel_realtime_ns
             if kernel is not None:  # min() and max() would cost as much as the rest of this loop
                 found: int | None = origin + round((kernel - start) * slope) if start <= kernel < end else None
-                if found is None or found < earliest or found > user:
+                if found is None or found < earliest or found > user or self.steps:
                     found = self.monotonic_ns(kernel, earliest, user + UNCERTAINTY_NS)
                     start, end, origin, slope = self._last
                 if found is None:
