@@ -202,7 +202,9 @@ class CaptureReader:
                 held[number].append(read)
             for number in set(columns.numbers):
                 if len(held[number]) >= MOVED_READS:
-                    moved.setdefault(number, Reads()).add(held[number])
+                    if number not in moved:
+                        moved[number] = Reads()
+                    moved[number].add(held[number])
                     held[number].clear()
             for closed in columns.closes:
                 number, started = closed.number, starts.pop(closed.number)

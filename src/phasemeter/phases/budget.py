@@ -189,14 +189,24 @@ def _output(row: RequestRow, segments: dict[str, int], warnings: list[str]) -> N
     start = row.first_output_ns if row.first_output_ns is not None else last
     start = min(max(start, first), last)
     segments["reasoning"] += start - first
-    seen = np.array([start, last, *chain.from_iterable(choice.times_ns for choice in row.choices)], dtype=np.int64)
-    times = np.sort(seen[(seen >= start) & (seen <= last)])
-    gaps = times[1:] - times[:-1]
+    gaps = _output_gaps(row, start, last)
     stalled = sum(stalled_gaps(gaps[gaps > 0]))  # events of one instant are one
     segments["stalls"] += stalled
     segments["decode"] += last - start - stalled
     if any(gap < 0 for gap in (start - first, last - start)):
         warnings.append("order: the output's boundaries are not in order")
+
+
+def _output_gaps(row: RequestRow, start: int, last: int) -> NDArray[np.int64]:
+    """Between any two neighbours of the output's instants, all choices together, from `start` to `last`, in ns."""
+    if len(row.choices) == 1:
+        times = np.array(row.choices[0].times_ns, dtype=np.int64)
+        gaps = times[1:] - times[:-1]
+        if len(times) and times[0] == start and times[-1] == last and not (gaps < 0).any():
+            return gaps
+    seen = np.array([start, last, *chain.from_iterable(choice.times_ns for choice in row.choices)], dtype=np.int64)
+    times = np.sort(seen[(seen >= start) & (seen <= last)])
+    return times[1:] - times[:-1]
 
 
 def stalled_gaps(gaps: Sequence[int] | NDArray[np.int64]) -> list[int]:

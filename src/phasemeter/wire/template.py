@@ -8,6 +8,7 @@ the same document but for that text, and it reads only text that cannot end a st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -46,12 +47,8 @@ class Template:
         found: bytes | tuple[()] = ()
         if not self.chunked:
             found = self.prefix
-        else:
-            for digits in range(1, 6):
-                size = length - digits - 4  # size line, its end, the chunk's end
-                text = b"%X" % size if self.upper else b"%x" % size
-                if size > 0 and len(text) == digits:
-                    found = text + b"\r\n" + self.prefix
+        elif line := _size_line(length, self.upper):
+            found = line + self.prefix
         if length <= len(found) + self.suffix_length or length > LONGEST:
             found = ()
         self.starts[length] = found
@@ -77,6 +74,18 @@ class Template:
         reads = reads[: _leading(begin)]
         reads = reads[: _leading(list(map(bytes.endswith, reads, repeat(self.suffix))))]
         return _strings([data[span] for data, span in zip(reads, map(self.spans.__getitem__, lengths), strict=False)])
+
+
+@lru_cache(maxsize=4096)
+def _size_line(length: int, upper: bool) -> bytes | None:
+    """The size line of the one chunk that a read of that many bytes holds; None where there is no such chunk."""
+    found = None
+    for digits in range(1, 6):
+        size = length - digits - 4  # size line, its end, the chunk's end
+        text = b"%X" % size if upper else b"%x" % size
+        if size > 0 and len(text) == digits:
+            found = text + b"\r\n"
+    return found
 
 
 def _leading(flags: list[bool]) -> int:
