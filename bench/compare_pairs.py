@@ -54,7 +54,7 @@ def flagged(a: Path, b: Path) -> tuple[str, list[str]]:
     return ("flagged" if hits else "equal"), hits
 
 
-def emulated(pairs: int, folder: Path) -> Counter[str]:
+def emulated(pairs: int, first: int, folder: Path) -> Counter[str]:
     plan = folder / "plan.yaml"
     plan.write_text(PLAN.replace("HARDWARE", "L40S"))
     server = subprocess.Popen(
@@ -65,7 +65,7 @@ def emulated(pairs: int, folder: Path) -> Counter[str]:
         found = re.search(r"http://\S+", server.stderr.readline())
         if found is None:
             sys.exit("the emulator did not start")
-        return count(pairs, lambda pair, side: measured(found[0], folder, pair, side))
+        return count(pairs, lambda pair, side: measured(found[0], folder, first + pair, side))
     finally:
         server.terminate()
         server.wait()
@@ -100,10 +100,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--emulated", type=int, default=30)
     parser.add_argument("--simulated", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first emulated pair: its seeds")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        print("emulated", dict(emulated(asked.emulated, folder)), flush=True)
+        print("emulated", dict(emulated(asked.emulated, asked.first, folder)), flush=True)
         plan = folder / "virtual.yaml"
         plan.write_text(PLAN.replace("HARDWARE", "H100"))
         print(
