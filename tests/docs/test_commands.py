@@ -194,8 +194,9 @@ def test_a_page_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(demo_module, "SINGLE", ((16, 2), (48, 2)))
+    monkeypatch.setattr(demo_module, "FEW_REQUESTS", 10)
     monkeypatch.setattr(demo_module, "LOADED_REQUESTS", 10)
-    monkeypatch.setattr(demo_module, "LOADED_OUTPUT", 8)
+    monkeypatch.setattr(demo_module, "LOADS", ((64, 8),))
     if name_of(page) in ON_THE_ENGINE:
         url = request.getfixturevalue("engine").url
     else:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from phasemeter.errors import Undefined
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
-from phasemeter.runs.law import Observation, errors, fit, observed
+from phasemeter.runs.demo import FEW_REQUESTS, LOADS, LONGEST_LOAD_S, load_for
+from phasemeter.runs.law import Law, Observation, errors, fit, observed
 
 
 def row(ttft_ms: int, gap_ms: int, tokens: int, prompt: int, **more: object) -> RequestRow:
@@ -52,3 +53,11 @@ def test_one_length_gives_no_line() -> None:
     one = Observation(input_tokens=5, output_tokens=5, ttft_s=1, tpot_s=1, e2e_s=5)
     with pytest.raises(Undefined):
         fit([one, one, one])
+
+
+@pytest.mark.parametrize("slower", [1, 2, 8, 40])
+def test_the_demo_asks_of_a_slow_machine_what_it_can_give_in_time(slower: int) -> None:
+    law = Law(base_s=-0.1 * slower, per_input_token_s=0.003 * slower, tpot_s=0.01 * slower, n=16)
+    rate, tokens_in, tokens_out = load_for(law)
+    assert rate > 0 and (tokens_in, tokens_out) in LOADS
+    assert rate * LONGEST_LOAD_S >= FEW_REQUESTS or (tokens_in, tokens_out) == LOADS[-1]

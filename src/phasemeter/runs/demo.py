@@ -22,7 +22,8 @@ from phasemeter.runs.measure import RUNS, Measured, Watchers, bench
 
 SINGLE = ((32, 6), (128, 6), (384, 4))  # (input tokens, requests), one at a time
 SINGLE_OUTPUT = 24
-LOADED_INPUT, LOADED_OUTPUT, LOADED_REQUESTS = 64, 32, 40
+LOADS = ((64, 32), (64, 16), (32, 8))  # (input, output tokens) of the load: the first of which enough fit into its time
+FEW_REQUESTS, LOADED_REQUESTS = 32, 40  # fewer and the run is suspect
 LOAD_SHARE = 0.6  # of what one request at a time would carry
 LONGEST_LOAD_S = 40.0
 
@@ -57,16 +58,25 @@ def demo(output: Path | None = None, watchers: Watchers | None = None) -> Demo:
             single.append(bench(engine.url, asked, watch))
         alone = [one for run in single for one in observed(Rows(run.path))]
         law = fit(alone)
-        rate = LOAD_SHARE / law.e2e_s(LOADED_INPUT, LOADED_OUTPUT)
-        requests = max(10, min(LOADED_REQUESTS, round(rate * LONGEST_LOAD_S)))
-        watch.note(f"open-loop load: {rate:.2f} requests/s, Poisson, {LOADED_INPUT} tokens in, {LOADED_OUTPUT} out")
+        rate, tokens_in, tokens_out = load_for(law)
+        requests = max(FEW_REQUESTS, min(LOADED_REQUESTS, round(rate * LONGEST_LOAD_S)))
+        watch.note(f"open-loop load: {rate:.2f} requests/s, Poisson, {tokens_in} tokens in, {tokens_out} out")
         asked = Asked(
-            rate=f"{rate:.3f}/s", requests=str(requests), warmup="1", input_tokens=str(LOADED_INPUT),
-            output_tokens=str(LOADED_OUTPUT), output=str(folder / "loaded"),
+            rate=f"{rate:.3f}/s", requests=str(requests), warmup="1", input_tokens=str(tokens_in),
+            output_tokens=str(tokens_out), output=str(folder / "loaded"),
         )  # fmt: skip
         loaded = bench(engine.url, asked, watch)
     sentences = explain(law, alone, observed(Rows(loaded.path)), server_distances_ms([run.path for run in single]))
     return Demo(folder=folder, engine=engine, single=tuple(single), loaded=loaded, rate_per_s=rate, sentences=sentences)
+
+
+def load_for(law: Law) -> tuple[float, int, int]:
+    """(requests/s, input tokens, output tokens) that a machine of that law can carry, and see enough of, in the time there is."""
+    for tokens_in, tokens_out in LOADS:
+        rate = LOAD_SHARE / max(law.e2e_s(tokens_in, tokens_out), tokens_out * law.tpot_s)  # a line may start below 0
+        if rate * LONGEST_LOAD_S >= FEW_REQUESTS:
+            break
+    return rate, tokens_in, tokens_out
 
 
 def server_distances_ms(paths: Sequence[Path]) -> list[float]:
