@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 HEAD_LIMIT = 256 * 1024
 DECODED_LIMIT = 64 * 1024 * 1024  # what one read may grow to when decompressed
+HEX_DIGITS = b"0123456789abcdefABCDEF"
 SIZE_LINE_LIMIT = 4096
 
 HEAD, LENGTH, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER, UNTIL_CLOSE, DONE = range(8)
@@ -90,7 +91,7 @@ class HttpReader:
             if self._left == 0:
                 self._state = DONE
         else:
-            body = self._chunks(data)
+            body = self._one_chunk(data) or self._chunks(data)
         if body and self._inflate is not None:
             return self._decoded(body)
         return body
@@ -161,6 +162,15 @@ class HttpReader:
             return
         self._inflate = _Inflater(raw_allowed=coding == "deflate")
 
+    def _one_chunk(self, data: bytes) -> bytes | None:
+        """The data of the one whole chunk that a read holds in most streams; None: look at it line by line."""
+        if self._state != CHUNK_SIZE or self._held:
+            return None
+        line, _, rest = data.partition(b"\r\n")
+        if not line or len(line) > 15 or line.strip(HEX_DIGITS) or not rest.endswith(b"\r\n"):
+            return None
+        return rest[:-2] if int(line, 16) == len(rest) - 2 else None
+
     def _chunks(self, data: bytes) -> bytes:
         body: list[bytes] = []
         position = 0
@@ -199,7 +209,7 @@ class HttpReader:
                 self._state = DONE
         else:
             size = line.partition(b";")[0].strip()
-            if not size or len(size) > 15 or size.strip(b"0123456789abcdefABCDEF"):
+            if not size or len(size) > 15 or size.strip(HEX_DIGITS):
                 self._fail(f"no chunk size: {line[:40]!r}")
                 return False
             self._left = int(size, 16)
