@@ -61,8 +61,8 @@ class Decodes:
         del self.ends[sequence._finish_at << ORDER_BITS | sequence.order]
         self.end(sequence)
 
-    def end(self, sequence: Sequence) -> None:
-        """`sequence`, which is in `ends` no more, counts no more."""
+    def end(self, sequence: Sequence) -> int:
+        """`sequence`, which is in `ends` no more, counts no more. Answers how many tokens of KV it holds."""
         samples, offset = sequence.samples, sequence.offset
         sequence._finish_at = -1
         self.count -= samples
@@ -72,6 +72,7 @@ class Decodes:
             del self.members[-offset % self.block_size][sequence]
         if self.owing:
             self.owing.pop(sequence, None)
+        return offset + self.steps
 
     def contexts(self) -> int:
         """KV tokens that the next decode step attends to, the new tokens included."""
@@ -88,15 +89,6 @@ class Decodes:
         while heap[0] not in ends:
             heappop(heap)
         return heap[0] >> ORDER_BITS
-
-    def blocks_within(self, steps: int) -> int:
-        """New blocks that the next `steps` steps take, copies left out."""
-        size, demand = self.block_size, self.demand
-        cycles, rest = divmod(steps, size)
-        first = self.steps % size
-        end = first + rest
-        part = sum(demand[first:end]) + cycles * self.count  # everybody takes one block a cycle
-        return part + sum(demand[: end - size]) if end > size else part
 
     def steps_within(self, blocks: int, most: int) -> int:
         """How many steps, at most `most`, need no more than `blocks` new blocks altogether, copies left out."""

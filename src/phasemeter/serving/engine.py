@@ -76,19 +76,31 @@ class Engine(StepEnds):
             self._largest_prefill,
             None if (most := limits.max_model_len) is None else most - 1,
         )
-        self._served_tokens = min(one for one in bounds if one is not None)  # of KV, that one sample surely gets
+        # tokens of prompt and answer that one sample surely gets: all but the last need KV
+        self._served_length = min(one for one in bounds if one is not None) + 1
         self._submitted = 0
         self._inbox: deque[tuple[int, str, Sequence]] = deque()  # (tick, what, who)
 
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
-        self._put(now_ns, "waiting", self._entered(now_ns, request))
+        prompt, samples = request.prompt_tokens, request.samples
+        if samples > 1 or prompt + request.output_tokens > self._served_length:
+            self._check(request)
+        tick, inbox, order = now_ns << TICK_BITS, self._inbox, self._submitted
+        if inbox and tick < inbox[-1][0]:
+            raise self._backwards(now_ns)
+        sequence = Sequence(
+            request, order, now_ns, prompt, prompt, request.max_tokens, samples, request.block_hashes, NO_TABLE, NO_FORKS
+        )  # fmt: skip
+        self._submitted = order + 1
+        inbox.append((tick, "waiting", sequence))
 
     def offer(self, now_ns: int, request: Request) -> None:
         """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
-        sequence = self._entered(now_ns, request)
         if request.output_tokens < 2:
             raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
+        self.submit(now_ns, request)
+        _, _, sequence = self._inbox.pop()
         sequence.generated = 1
         sequence.computed = sequence.target
         self._put(now_ns, "offer", sequence)
@@ -144,17 +156,6 @@ class Engine(StepEnds):
 
     # a step's beginning
 
-    def _entered(self, now_ns: int, request: Request) -> Sequence:
-        if request.samples > 1 or request.prompt_tokens + request.output_tokens - 1 > self._served_tokens:
-            self._check(request)
-        order = self._submitted
-        self._submitted = order + 1
-        prompt = request.prompt_tokens
-        return Sequence(
-            request, order, now_ns, prompt, prompt, request.max_tokens, request.samples, request.block_hashes,
-            NO_TABLE, NO_FORKS,
-        )  # fmt: skip
-
     def _check(self, request: Request) -> None:
         limits = self.state.limits
         longest = request.prompt_tokens + request.output_tokens - 1
@@ -182,8 +183,11 @@ class Engine(StepEnds):
     def _put(self, now_ns: int, what: str, sequence: Sequence) -> None:
         tick, inbox = now_ns << TICK_BITS, self._inbox
         if inbox and tick < inbox[-1][0]:
-            raise InternalError(f"time went backwards: {now_ns} ns came after {inbox[-1][0] >> TICK_BITS} ns")
+            raise self._backwards(now_ns)
         inbox.append((tick, what, sequence))
+
+    def _backwards(self, now_ns: int) -> InternalError:
+        return InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
 
     def _receive(self, t: int) -> None:
         """Takes in what has come by `t`; something has."""
@@ -205,10 +209,17 @@ class Engine(StepEnds):
 
     def _begin(self, horizon: int) -> bool:
         """Starts the next step if it starts by `horizon`; what has ended by then is done with."""
-        state, aborts, t = self.state, self._aborts, self._now_t
-        coming = self._inbox[0][0] if self._inbox else NEVER
-        if coming > t and not aborts.due and state.only_decodes() and self._decode(t, horizon, coming):
-            return True
+        state, aborts, inbox, t = self.state, self._aborts, self._inbox, self._now_t
+        coming = inbox[0][0] if inbox else NEVER
+        if (
+            coming > t
+            and not (state.waiting or state.prefilling or state.swapped or state.unpulled or aborts.due)
+            and state.decodes.count
+            and self._decode(t, horizon, coming)
+        ):
+            t = self._now_t
+            if self._busy or coming > t:
+                return True
         if not (state.running or state.waiting or state.swapped or state.unpulled):
             first = aborts.next_t(coming)
             if first > horizon:
@@ -228,7 +239,7 @@ class Engine(StepEnds):
         if chunks or (state._swapped_blocks and state.decodes.count):
             self._run_mixed(t, horizon, chunks, decode)
         elif state.decodes.count:
-            if not self._decode(t, horizon, self._inbox[0][0] if self._inbox else NEVER, once=hurried):
+            if not self._decode(t, horizon, inbox[0][0] if inbox else NEVER, once=hurried):
                 raise InternalError("decodes were to run, but their blocks are not free")
         elif not hurried:  # else the last one running had to go: who can run now?
             return self._wait(t, horizon)
@@ -252,22 +263,24 @@ class Engine(StepEnds):
         state, log, line_of = self.state, self.log, self.step_time.decode_line
         decodes, grow = state.decodes, state.kv.grow
         heap, ends = decodes.heap, decodes.ends
-        padded, once = self.policy.padded, once or self._tokens
+        padded = self.policy.padded
         heeding = not state.waiting and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
         undisturbed = horizon  # the last tick at which a step can start with this very batch
         if coming <= horizon and (heeding or self._inbox[0][1] != "waiting"):
             undisturbed = coming - 1
         if self._aborts.due:
             undisturbed = self._aborts.next_t(undisturbed + 1) - 1
+        if once or self._tokens:
+            undisturbed = min(undisturbed, t)
         whole = self._tokens or padded or state._resumed  # more comes with a step's end than the ends of answers
         began = t
         while True:
             count, done = decodes.count, decodes.steps
             line = line_of(count, decodes.offsets + count * (done + 1))
             base, growth, most = line.base, line.growth, line.steps
-            while heap[0] not in ends:
+            while (first := heap[0]) not in ends:
                 heappop(heap)
-            steps = 1 if once else (heap[0] >> ORDER_BITS) - done
+            steps = (first >> ORDER_BITS) - done
             if most is not None and most < steps:
                 steps = most
             end = t + base * steps + growth * (steps * (steps - 1) >> 1)
@@ -286,9 +299,13 @@ class Engine(StepEnds):
                 self._start_t, self._end_t, self._decoding = t, end, steps
                 self._chunks, self._mixed_extra, self._busy = NO_CHUNKS, 0, True
                 return True
-            self._end_decodes(steps, end)
+            decodes.steps = done = done + steps
+            while heap and heap[0] >> ORDER_BITS <= done:
+                sequence = ends.pop(heappop(heap), None)
+                if sequence is not None:
+                    self._finish_decoding(sequence, end)
             self._now_t = t = end
-            if not heeding or once or t > undisturbed or not decodes.count:
+            if t > undisturbed or not heeding or not decodes.count:
                 return True
 
     def _run_mixed(self, t: int, horizon: int, chunks: list[Chunk], decode: bool) -> None:
@@ -297,6 +314,9 @@ class Engine(StepEnds):
         decodes = state.decodes
         if self.policy.padded:
             sizes = [(max(s.target for s, _ in chunks), 0)] * len(chunks)
+        elif len(chunks) == 1:
+            sequence, new = chunks[0]
+            sizes = [(new, sequence.computed)]
         else:
             sizes = [(new, s.computed) for s, new in chunks]
         count = contexts = extra = 0
@@ -311,10 +331,12 @@ class Engine(StepEnds):
         state._swapped_blocks = 0
         if self.log is not None:
             self.log.add((t, self.steps, 1, ticks, 0, count, state.kv.used_tokens()))
-        self._start_t, self._end_t, self._decoding = t, t + ticks, 1 if count else 0
-        self._chunks, self._mixed_extra, self._busy = chunks, extra, True
-        if t + ticks <= horizon and not self._tokens:
-            self._complete()
+        end, decoding = t + ticks, 1 if count else 0
+        if end <= horizon and not self._tokens:
+            self._close(t, end, decoding, chunks, extra)
+        else:
+            self._start_t, self._end_t, self._decoding = t, end, decoding
+            self._chunks, self._mixed_extra, self._busy = chunks, extra, True
 
     def _note_moves(self, t: int, chunks: list[Chunk]) -> bool:
         """Stalls and events of what the policy did at the step's start; whether somebody had to go."""

@@ -87,16 +87,18 @@ class CountedKv:
                 return 0
             self.free -= sum(decodes.owing.values())
             decodes.owing.clear()
-        slot = decodes.steps % self.block_size
+        size, demand = self.block_size, decodes.demand
+        slot = decodes.steps % size
+        end = slot + most
         if most == 1:
-            blocks = decodes.demand[slot]
-        elif slot + most <= self.block_size:
-            blocks = sum(decodes.demand[slot : slot + most])
-        else:
-            blocks = decodes.blocks_within(most)
+            blocks = demand[slot]
+        elif end <= size:
+            blocks = sum(demand[slot:end])
+        else:  # everybody takes one block a cycle
+            cycles, end = divmod(end, size)
+            blocks = cycles * decodes.count + sum(demand[:end]) - sum(demand[:slot])
         if blocks > self.free:
-            most = decodes.steps_within(self.free, most)
-            blocks = decodes.blocks_within(most)
+            return self.grow(decodes, decodes.steps_within(self.free, most))
         self.free -= blocks
         return most
 

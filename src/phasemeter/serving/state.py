@@ -60,10 +60,6 @@ class State:
         self._pulled: list[Sequence] = []
         self._swapped_blocks = 0
 
-    def only_decodes(self) -> bool:
-        """Whether somebody decodes and nobody else is here: what a policy isn't asked about while their blocks are free."""
-        return not (self.waiting or self.prefilling or self.swapped or self.unpulled) and self.decodes.count > 0
-
     def emitted(self, sequence: Sequence) -> int:
         """Tokens that it has emitted so far."""
         if sequence._finish_at < 0:

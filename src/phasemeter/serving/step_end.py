@@ -44,18 +44,25 @@ class StepEnds:
         return self.state.decodes.steps + self._prefills
 
     def _complete(self) -> None:
-        state, t, steps = self.state, self._end_t, self._decoding
         self._busy = False
+        self._close(self._start_t, self._end_t, self._decoding, self._chunks, self._mixed_extra)
+
+    def _close(self, start_t: int, t: int, steps: int, chunks: list[Chunk], extra: int) -> None:
+        """What ran from `start_t` to `t` has ended: `steps` decode steps, `chunks`, which made them `extra` ticks longer."""
+        state = self.state
         self._now_t = t
         if steps:
-            self._mixed_total += self._mixed_extra
+            self._mixed_total += extra
             if state._resumed:
-                self._end_interruptions(t)
-            self._end_decodes(steps, t)
+                self._end_interruptions(t, self._mixed_total + extra)
+            decodes = state.decodes
+            decodes.steps = done = decodes.steps + steps
+            if (heap := decodes.heap) and heap[0] >> ORDER_BITS <= done:
+                self._finish_due(decodes, t)
         else:
-            self._end_prefill_step(t)
-        if self._chunks:
-            self._end_chunks(t)
+            self._end_prefill_step(t - start_t)
+        if chunks:
+            self._end_chunks(start_t, t, chunks)
         if self.policy.padded and state.running and not state.decodes.heap and not state.prefilling:
             self._end_padded()
 
@@ -69,30 +76,28 @@ class StepEnds:
         self._complete()
         self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(self._end_t), first, more))
 
-    def _end_decodes(self, steps: int, t: int) -> None:
-        """So many decode steps have ended: whoever has all its tokens leaves."""
-        decodes = self.state.decodes
-        decodes.steps = done = decodes.steps + steps
-        heap = decodes.heap
+    def _finish_due(self, decodes: Decodes, t: int) -> None:
+        """Whoever has all its tokens leaves; somebody may."""
+        heap, ends, done = decodes.heap, decodes.ends, decodes.steps
         while heap and heap[0] >> ORDER_BITS <= done:
-            sequence = decodes.ends.pop(heappop(heap), None)
+            sequence = ends.pop(heappop(heap), None)
             if sequence is not None:
                 self._finish_decoding(sequence, t)
 
-    def _end_prefill_step(self, t: int) -> None:
+    def _end_prefill_step(self, ticks: int) -> None:
         decodes = self.state.decodes
         self._prefills += 1
         self._prefills_in_row = self._prefills_in_row + 1 if self._row_after == decodes.steps else 1
         self._row_after = decodes.steps
         if decodes.count:
-            self._prefill_total += t - self._start_t
+            self._prefill_total += ticks
 
-    def _end_interruptions(self, t: int) -> None:
+    def _end_interruptions(self, t: int, mixed_mark: int) -> None:
         for sequence in self.state._resumed:
             if sequence._preempted_t >= 0:
                 sequence._preempted_stall += t - sequence._preempted_t
                 sequence._preempted_t = -1
-                sequence._mixed_mark = self._mixed_total + self._mixed_extra
+                sequence._mixed_mark = mixed_mark
         self.state._resumed.clear()
 
     def _finish_decoding(self, sequence: Sequence, t: int) -> None:
@@ -105,10 +110,9 @@ class StepEnds:
         if self.policy.padded:  # its seat and its memory stay taken until the batch has ended
             sequence._finish_at = -1
         else:
-            decodes.end(sequence)
             del state.running[sequence]
             state.seats -= sequence.samples
-            state.kv.release(sequence, sequence.offset + decodes.steps)
+            state.kv.release(sequence, decodes.end(sequence))
         if self._aborts.unheard:
             self._tell_end(sequence, t)
         else:
@@ -123,16 +127,16 @@ class StepEnds:
         else:
             self._events.append(Finished(ns_of_ticks(t), request_id, self._truth(sequence, t)))
 
-    def _end_chunks(self, t: int) -> None:
+    def _end_chunks(self, start_t: int, t: int, chunks: list[Chunk]) -> None:
         """The chunks are computed: whose prefill is over emits a token."""
         prefilling, decodes, policy = self.state.prefilling, self.state.decodes, self.policy
         step = decodes.steps + self._prefills - 1
-        padding = max(s.target for s, _ in self._chunks) if policy.padded else 0
-        for sequence, new in self._chunks:
+        padding = max(s.target for s, _ in chunks) if policy.padded else 0
+        for sequence, new in chunks:
             had = sequence.computed
             sequence.computed = computed = had + new
             if sequence._prefill_start_t < 0:
-                sequence._prefill_start_t, sequence._start_cached = self._start_t, sequence.cached
+                sequence._prefill_start_t, sequence._start_cached = start_t, sequence.cached
             if computed != sequence.target:
                 if had == sequence.cached and sequence not in prefilling:
                     prefilling.append(sequence)

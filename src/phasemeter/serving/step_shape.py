@@ -105,7 +105,8 @@ class LinearStepTime(msgspec.Struct, frozen=True, kw_only=True):
                 new += tokens
                 pairs += tokens * (2 * before + tokens)
             ticks += self.prefill_fixed + self.per_chunk * len(chunks) + self.per_new_token * new
-            ticks += self.per_pair * pairs >> self.pair_bits + 1
+            if self.per_pair:
+                ticks += self.per_pair * pairs >> self.pair_bits + 1
         if batch.swapped_blocks:
             ticks += self.per_swapped_block * batch.swapped_blocks
         return ticks

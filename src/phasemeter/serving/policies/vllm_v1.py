@@ -31,8 +31,22 @@ class VllmV1(Plain):
 
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
         chunks, budget, spare = self.run(state)
-        if state.waiting and not state.preempted_now:
-            self.admit(state, chunks, budget, spare)
+        kv, waiting = state.kv, state.waiting
+        if self.watermark:
+            spare -= int(self.watermark * kv.total)
+        while waiting and budget > 0 and state.seats < state.limits.max_num_seqs and not state.preempted_now:
+            head = waiting[0]
+            cached = kv.match(head) if kv.named else 0
+            rest = head.target - cached
+            new = rest if rest <= budget and self.threshold is None else self.chunk(rest, budget)
+            wanted = kv.needed(head, cached + new, cached)
+            if wanted > spare:
+                break
+            if new < rest and self.reserve_full_isl and kv.needed(head, head.target, cached) > spare:
+                break
+            spare -= wanted
+            budget -= new
+            chunks.append((state.admit(cached + new, cached), new))
         return chunks, True
 
     def run(self, state: State) -> tuple[list[Chunk], int, int]:
@@ -59,24 +73,6 @@ class VllmV1(Plain):
         for sequence, new in chunks:
             kv.take(sequence, sequence.computed + new)
         return chunks, budget, spare
-
-    def admit(self, state: State, chunks: list[Chunk], budget: int, spare: int) -> None:
-        kv, waiting = state.kv, state.waiting
-        if self.watermark:
-            spare -= int(self.watermark * kv.total)
-        while waiting and budget > 0 and state.seats < state.limits.max_num_seqs:
-            head = waiting[0]
-            cached = kv.match(head) if kv.named else 0
-            rest = head.target - cached
-            new = self.chunk(rest, budget)
-            wanted = kv.needed(head, cached + new, cached)
-            if wanted > spare:
-                break
-            if new < rest and self.reserve_full_isl and kv.needed(head, head.target, cached) > spare:
-                break
-            spare -= wanted
-            budget -= new
-            chunks.append((state.admit(cached + new, cached), new))
 
     def chunk(self, rest: int, budget: int) -> int:
         """How many of `rest` tokens of a prompt a step takes."""
