@@ -155,14 +155,14 @@ class PagedKv(CountedKv):
         self.prefix_caching = prefix_caching
         self.references = [0] * blocks
         self.hash_of: dict[int, int] = {}
-        self.blocks_of: dict[int, dict[int, None]] = {}  # equal content may be computed twice, and forgotten one by one
+        self.block_of: dict[int, int] = {}  # by hash; equal content may be computed again, and is forgotten one by one:
+        self.twins: dict[int, dict[int, None]] = {}  # the later ones, oldest first
         self.unowned: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
         self.evictions = 0
         self._settled = False  # the next decode step has its blocks
 
     def hold_back(self, blocks: int) -> None:
-        for _ in range(blocks):
-            self.references[self._pop()] = 1
+        self._pop(blocks)
         self.total -= blocks
 
     def match(self, sequence: Sequence) -> int:
@@ -171,25 +171,30 @@ class PagedKv(CountedKv):
             return 0
         found = 0
         for block_hash in sequence.block_hashes[: (sequence.target - 1) // self.block_size]:
-            if block_hash not in self.blocks_of:
+            if block_hash not in self.block_of:
                 break
             found += 1
         return found * self.block_size
 
     def needed(self, sequence: Sequence, tokens: int, cached: int = 0) -> int:
-        shared = sequence.block_hashes[: cached // self.block_size] if cached else ()
-        owned = sum(1 for block_hash in shared if self.references[self._block_of(block_hash)])
-        return -(-tokens // self.block_size) - sequence.blocks - owned
+        wanted = -(-tokens // self.block_size) - sequence.blocks
+        if cached:
+            references, block_of = self.references, self.block_of
+            for block_hash in sequence.block_hashes[: cached // self.block_size]:
+                if references[block_of[block_hash]]:
+                    wanted -= 1
+        return wanted
 
     def take(self, sequence: Sequence, tokens: int, cached: int = 0) -> None:
+        hashes, size, block_of = sequence.block_hashes, self.block_size, self.block_of
         table = sequence.table = sequence.table or []
-        for block_hash in sequence.block_hashes[: cached // self.block_size] if cached else ():
-            self._share(block := self._block_of(block_hash))
-            table.append(block)
-        while len(table) * self.block_size < tokens:
-            table.append(self._pop())
-        for index in range(min(tokens // self.block_size, len(sequence.block_hashes))):
-            self._remember(table[index], sequence.block_hashes[index])
+        if cached:
+            table += [block_of[block_hash] for block_hash in hashes[: cached // size]]
+            self._share(table)
+        named = max(0, len(table) - 1)  # the last one may not have been full
+        table += self._pop(-(-tokens // size) - len(table))
+        for index in range(named, min(tokens // size, len(hashes))):
+            self._remember(table[index], hashes[index])
         sequence.blocks = len(table)
 
     def grow(self, decodes: Decodes, most: int) -> int:
@@ -213,11 +218,15 @@ class PagedKv(CountedKv):
     def _take_due(self, decodes: Decodes) -> None:
         """One block for each sample whose last one is full, in list order, then copies that are owed."""
         assert decodes.members is not None
-        for sequence in sorted(decodes.members[decodes.steps % self.block_size], key=_order):
-            self._fork(sequence)
-            for table in (sequence.table, *sequence.forks):
-                table.append(self._pop())
-        for sequence in sorted(decodes.owing, key=_order):
+        slot = decodes.steps % self.block_size
+        if due := decodes.members[slot]:
+            taken = iter(self._pop(decodes.demand[slot]))
+            for sequence in sorted(due, key=_order) if len(due) > 1 else due:
+                if sequence.samples > 1:
+                    self._fork(sequence)
+                for table in (sequence.table, *sequence.forks):
+                    table.append(next(taken))
+        for sequence in sorted(decodes.owing, key=_order) if decodes.owing else ():
             self._fork(sequence)
             for table in (sequence.table, *sequence.forks):
                 self._write(table)
@@ -227,19 +236,19 @@ class PagedKv(CountedKv):
         """Names the blocks that the last of the coming `steps` decode steps fills: whoever starts in that step finds them, as in vLLM
         v1. The steps before it fill none (`quiet_steps`)."""
         assert decodes.members is not None
-        for sequence in decodes.members[(decodes.steps + steps) % self.block_size]:
-            self._remember_last(sequence)
+        if self.prefix_caching:
+            for sequence in decodes.members[(decodes.steps + steps) % self.block_size]:
+                self._remember_last(sequence)
 
     def restore(self, sequence: Sequence, tokens: int) -> None:
         blocks = -(-tokens // self.block_size)
-        sequence.table = [self._pop() for _ in range(blocks)]
+        sequence.table = self._pop(blocks)
         if sequence.samples > 1 and tokens > sequence.prompt_tokens:
             shared = sequence.prompt_tokens // self.block_size
             for _ in range(sequence.samples - 1):
                 table = sequence.table[:shared]
-                for block in table:
-                    self._share(block)
-                sequence.forks = [*sequence.forks, table + [self._pop() for _ in range(blocks - shared)]]
+                self._share(table)
+                sequence.forks = [*sequence.forks, table + self._pop(blocks - shared)]
         sequence.blocks = blocks
 
     def release(self, sequence: Sequence, tokens: int) -> None:
@@ -249,61 +258,77 @@ class PagedKv(CountedKv):
 
     def give_up(self, sequence: Sequence) -> None:
         for table in (sequence.table, *sequence.forks):
-            for block in reversed(table):  # the end of a chain is forgotten before its beginning
-                self._drop(block)
+            self._drop(table[::-1])  # the end of a chain is forgotten before its beginning
         sequence.table = []
         sequence.forks = []
         sequence.blocks = 0
 
-    def _pop(self) -> int:
-        block, _ = self.unowned.popitem(last=False)
-        self.free -= 1
-        self.references[block] = 1
-        forgotten = self.hash_of.pop(block, None)
-        if forgotten is not None:
-            blocks = self.blocks_of[forgotten]
-            del blocks[block]
-            if not blocks:
-                del self.blocks_of[forgotten]
-            self.evictions += 1
-        return block
+    def _pop(self, many: int) -> list[int]:
+        """Takes so many blocks, those longest without an owner, and forgets what they held."""
+        popitem, references = self.unowned.popitem, self.references
+        hash_of, block_of, twins = self.hash_of, self.block_of, self.twins
+        taken: list[int] = []
+        for _ in range(many):
+            block, _ = popitem(last=False)
+            references[block] = 1
+            taken.append(block)
+            forgotten = hash_of.pop(block, None)
+            if forgotten is not None:
+                self.evictions += 1
+                if forgotten in twins:
+                    self._forget_one(block, forgotten)
+                else:
+                    del block_of[forgotten]
+        self.free -= len(taken)
+        return taken
 
-    def _block_of(self, block_hash: int) -> int:
-        return next(iter(self.blocks_of[block_hash]))
+    def _forget_one(self, block: int, block_hash: int) -> None:
+        """One of several with equal content: the next oldest stands for them."""
+        twins = self.twins[block_hash]
+        if self.block_of[block_hash] == block:
+            block = self.block_of[block_hash] = next(iter(twins))
+        del twins[block]
+        if not twins:
+            del self.twins[block_hash]
 
-    def _share(self, block: int) -> None:
-        if not self.references[block]:
-            del self.unowned[block]
-            self.free -= 1
-        self.references[block] += 1
+    def _share(self, blocks: list[int]) -> None:
+        references = self.references
+        for block in blocks:
+            if not references[block]:
+                del self.unowned[block]
+                self.free -= 1
+            references[block] += 1
 
-    def _drop(self, block: int) -> None:
-        self.references[block] -= 1
-        if not self.references[block]:
-            self.unowned[block] = None
-            self.free += 1
+    def _drop(self, blocks: list[int]) -> None:
+        references, unowned = self.references, self.unowned
+        for block in blocks:
+            references[block] = left = references[block] - 1
+            if not left:
+                unowned[block] = None
+                self.free += 1
 
     def _remember(self, block: int, block_hash: int) -> None:
         if self.prefix_caching and block not in self.hash_of:
             self.hash_of[block] = block_hash
-            self.blocks_of.setdefault(block_hash, {})[block] = None
+            if self.block_of.setdefault(block_hash, block) != block:
+                self.twins.setdefault(block_hash, {})[block] = None
 
     def _remember_last(self, sequence: Sequence) -> None:
-        last = len(sequence.table) - 1
-        if 0 <= last < len(sequence.block_hashes):
-            self._remember(sequence.table[last], sequence.block_hashes[last])
+        table, hashes = sequence.table, sequence.block_hashes
+        last = len(table) - 1
+        if 0 <= last < len(hashes) and table[last] not in self.hash_of:
+            self._remember(table[last], hashes[last])
 
     def _fork(self, sequence: Sequence) -> None:
         while len(sequence.forks) < sequence.samples - 1:
-            for block in sequence.table:
-                self._share(block)
+            self._share(sequence.table)
             sequence.forks = [*sequence.forks, list(sequence.table)]
 
     def _write(self, table: list[int]) -> None:
         """Copy-on-write: a shared last block is replaced by a copy of one's own."""
         if self.references[table[-1]] > 1:
-            self._drop(table[-1])
-            table[-1] = self._pop()
+            self._drop(table[-1:])
+            table[-1:] = self._pop(1)
 
 
 def _order(sequence: Sequence) -> int:
