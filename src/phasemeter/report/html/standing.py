@@ -121,7 +121,12 @@ def validity(document: Document) -> Markup:
     warned = document.get("warnings") or {}
     return tag(
         "div",
-        table(["check", "verdict", "what was seen", "what to do"], rows, "Checks of the run's own soundness", "words stack"),
+        table(
+            ["check", "verdict", "what was seen", "what to do"],
+            rows,
+            "Checks of the run's own soundness",
+            "words stack",
+        ),
         tag("p", "Where replies bent their standard: ", ", ".join(f"{k} {v}" for k, v in sorted(warned.items())) + ".")
         if warned
         else None,
