@@ -125,3 +125,15 @@ def test_a_full_disk_is_an_error_and_what_was_written_stays_readable(tmp_path: P
     path.symlink_to(full)
     with pytest.raises(OSError):
         CaptureWriter(path, HEADER)
+
+
+def test_an_instant_that_no_clock_shows_is_one_line_about_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "worker-3.capture"
+    writer = CaptureWriter(path, HEADER)
+    writer.starts.append(started(0))
+    for _ in range(100):
+        writer.numbers.append(0)
+        writer.reads.append((2**63, None, b"x"))
+    writer.close("done")
+    with pytest.raises(FileError, match="64 bits"):
+        list(CaptureReader(path).requests())

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from phasemeter.errors import FileError
 from phasemeter.io import framing
 from phasemeter.io.behind import Behind
 from phasemeter.records.capture import Capture, ClockPair, Close, Read
@@ -189,7 +190,16 @@ class CaptureReader:
                     yield from _clocks(payload).clocks
 
     def requests(self) -> Iterator[tuple[Started, Capture]]:
-        """Each request as it closes; at the end those that never did, with `closed_ns` None."""
+        """Each request as it closes; at the end those that never did, with `closed_ns` None.
+
+        Raises FileError for an instant that no clock shows.
+        """
+        try:
+            yield from self._requests()
+        except OverflowError as error:
+            raise FileError(f"{self.path}: is damaged: it holds an instant of more than 64 bits") from error
+
+    def _requests(self) -> Iterator[tuple[Started, Capture]]:
         starts: dict[int, Started] = {}
         held: dict[int, list[Read]] = {}
         moved: dict[int, Reads] = {}
