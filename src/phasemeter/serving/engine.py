@@ -263,7 +263,7 @@ class Engine(StepEnds):
         state, log, line_of = self.state, self.log, self.step_time.decode_line
         decodes, grow = state.decodes, state.kv.grow
         heap, ends = decodes.heap, decodes.ends
-        padded = self.policy.padded
+        padded = self._padded
         heeding = not state.waiting and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
         undisturbed = horizon  # the last tick at which a step can start with this very batch
         if coming <= horizon and (heeding or self._inbox[0][1] != "waiting"):
@@ -273,9 +273,9 @@ class Engine(StepEnds):
         if once or self._tokens:
             undisturbed = min(undisturbed, t)
         whole = self._tokens or padded or state._resumed  # more comes with a step's end than the ends of answers
-        began = t
+        began, done = t, decodes.steps
         while True:
-            count, done = decodes.count, decodes.steps
+            count = decodes.count
             line = line_of(count, decodes.offsets + count * (done + 1))
             base, growth, most = line.base, line.growth, line.steps
             while (first := heap[0]) not in ends:
@@ -312,7 +312,7 @@ class Engine(StepEnds):
         """One step that holds chunks, or that swaps."""
         state = self.state
         decodes = state.decodes
-        if self.policy.padded:
+        if self._padded:
             sizes = [(max(s.target for s, _ in chunks), 0)] * len(chunks)
         elif len(chunks) == 1:
             sequence, new = chunks[0]

@@ -24,7 +24,7 @@ class StepEnds:
         self.policy = policy
         self.state = state
         self.requests_only = False
-        self._tokens = tokens
+        self._tokens, self._padded = tokens, policy.padded
         self._aborts = Aborts(state, padded=policy.padded)
         self._events: list[Event] = []
         self._now_t = 0  # the last step's end: the next one starts at or after it
@@ -63,7 +63,7 @@ class StepEnds:
             self._end_prefill_step(t - start_t)
         if chunks:
             self._end_chunks(start_t, t, chunks)
-        if self.policy.padded and state.running and not state.decodes.heap and not state.prefilling:
+        if self._padded and state.running and not state.decodes.heap and not state.prefilling:
             self._end_padded()
 
     def _complete_telling(self) -> None:
@@ -107,7 +107,7 @@ class StepEnds:
         decodes = state.decodes
         span = (sequence._first_step, decodes.steps + self._prefills - 1)
         sequence._spans = (*sequence._spans, span) if sequence._spans else (span,)
-        if self.policy.padded:  # its seat and its memory stay taken until the batch has ended
+        if self._padded:  # its seat and its memory stay taken until the batch has ended
             sequence._finish_at = -1
         else:
             del state.running[sequence]
@@ -131,7 +131,7 @@ class StepEnds:
         """The chunks are computed: whose prefill is over emits a token."""
         prefilling, decodes, policy = self.state.prefilling, self.state.decodes, self.policy
         step = decodes.steps + self._prefills - 1
-        padding = max(s.target for s, _ in chunks) if policy.padded else 0
+        padding = max(s.target for s, _ in chunks) if self._padded else 0
         for sequence, new in chunks:
             had = sequence.computed
             sequence.computed = computed = had + new
@@ -163,14 +163,14 @@ class StepEnds:
         """Its answer is one token long, or is decoded elsewhere."""
         state, request_id = self.state, sequence._request.request_id
         self._end_span(sequence)
-        if not self.policy.padded:
+        if not self._padded:
             del state.running[sequence]
             state.seats -= sequence.samples
         if sequence.generated < sequence._request.output_tokens:
             state.held_out[request_id] = sequence
             self._events.append(Prefilled(ns_of_ticks(t), request_id, self._truth(sequence, t)))
             return
-        if not self.policy.padded:
+        if not self._padded:
             state.kv.release(sequence, sequence.target)
         self._tell_end(sequence, t)
 

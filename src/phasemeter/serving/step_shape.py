@@ -100,12 +100,12 @@ class LinearStepTime(msgspec.Struct, frozen=True, kw_only=True):
         if decodes:
             ticks += self.decode_fixed + self.per_decode * decodes + self.per_context * batch.contexts
         if chunks:
-            new = pairs = 0
-            for tokens, before in chunks:
+            new = 0
+            for tokens, _ in chunks:
                 new += tokens
-                pairs += tokens * (2 * before + tokens)
             ticks += self.prefill_fixed + self.per_chunk * len(chunks) + self.per_new_token * new
             if self.per_pair:
+                pairs = sum(tokens * (2 * before + tokens) for tokens, before in chunks)
                 ticks += self.per_pair * pairs >> self.pair_bits + 1
         if batch.swapped_blocks:
             ticks += self.per_swapped_block * batch.swapped_blocks
