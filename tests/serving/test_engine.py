@@ -181,3 +181,13 @@ def test_what_can_never_be_served_is_refused_in_one_line() -> None:
         engine.submit(0, Request(request_id="a", prompt_tokens=100, output_tokens=28, arrival_ns=0))
     with pytest.raises(UserError, match="submit 2 requests"):
         engine.submit(0, Request(request_id="b", prompt_tokens=1, output_tokens=1, arrival_ns=0, samples=2))
+
+
+def test_samples_whose_blocks_can_never_be_there_together_are_refused_though_their_tokens_would_fit() -> None:
+    """Three answers behind 15 shared tokens: 74 tokens each are 222 of 224, but 5 blocks each are 15 of 14."""
+    limits = Limits(max_num_seqs=8, max_num_batched_tokens=200)
+    for kv in (CountedKv(14, 16), PagedKv(14, 16)):
+        engine = Engine(POLICIES["vllm_v0"](), kv, LinearStepTime(fixed=1000), limits)
+        request = Request(request_id="a", prompt_tokens=15, output_tokens=60, arrival_ns=0, samples=3)
+        with pytest.raises(UserError, match="15 KV blocks"):
+            engine.submit(0, request)

@@ -173,6 +173,14 @@ class Engine(StepEnds):
                 f"{who}: needs KV for {longest * request.samples} tokens, "
                 f"the pool can give one request {self._largest_tokens}"
             )
+        kv = self.state.kv
+        if request.samples > 1 and not isinstance(kv, ReservedKv):  # a block begun is a block taken, in each sample
+            blocks = kv.blocks_of(request.prompt_tokens, request.samples, longest)
+            if blocks * kv.block_size > self._largest_tokens:
+                raise UserError(
+                    f"{who}: its samples need {blocks} KV blocks, the pool can give one request "
+                    f"{self._largest_tokens // kv.block_size}"
+                )
         if self._largest_prefill is not None and longest > self._largest_prefill:
             raise UserError(
                 f"{who}: {longest} tokens may have to be prefilled at once, but a batch takes {self._largest_prefill}"

@@ -59,12 +59,16 @@ class CountedKv:
         return -(-tokens // self.block_size)
 
     def held_blocks(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks that `sequence` holds with `tokens` of KV a sample: samples share the prompt's full blocks."""
+        """Blocks that `sequence` holds with `tokens` of KV a sample."""
+        return self.blocks_of(sequence.prompt_tokens, sequence.samples, tokens)
+
+    def blocks_of(self, prompt_tokens: int, samples: int, tokens: int) -> int:
+        """Blocks for `tokens` of KV in each of the samples: they share the prompt's full blocks."""
         blocks = -(-tokens // self.block_size)
-        if sequence.samples == 1 or tokens <= sequence.prompt_tokens:
+        if samples == 1 or tokens <= prompt_tokens:
             return blocks
-        shared = sequence.prompt_tokens // self.block_size
-        return shared + sequence.samples * (blocks - shared)
+        shared = prompt_tokens // self.block_size
+        return shared + samples * (blocks - shared)
 
     def match(self, sequence: Sequence) -> int:
         """Tokens of it that are in the prefix cache: none, without names."""
