@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--truth", type=int, default=1_000_000)
     parser.add_argument("--fixed", type=int, default=40)
-    parser.add_argument("--cache", type=Path, default=Path("/tmp/phasemeter-goodput"))
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "phasemeter-goodput")
     parser.add_argument("--verbose", action="store_true")
     asked = parser.parse_args()
     asked.cache.mkdir(parents=True, exist_ok=True)
