@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from phasemeter.io.emulator_spans import RequestSpan, encode
+from phasemeter.io.run_directory import RunDirectory
+from phasemeter.io.schedule_file import ScheduleWriter
 from phasemeter.io.scrape import scrape
+from phasemeter.records.request import PlannedRequest
 from phasemeter.runs import gather, spans
 from phasemeter.runs.gather import Page, gathering, idle
 from tests.io.test_scrape import server
@@ -97,6 +100,43 @@ def test_spans_of_the_warm_up_and_several_of_one_request_are_not_taken_for_the_r
         late.join()
     assert here == 4 and not found.warnings
     assert spans.requests_of(tmp_path / "evidence" / "spans-000004.pb") == {f"{4:032x}"}
+
+
+def test_spans_of_the_probes_requests_do_not_end_the_wait_for_the_runs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that heeds traceparent: only traces that the run sent count, however many others come first."""
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 5.0)
+
+    def parent(number: int) -> str:
+        return f"00-{number:032x}-{1:016x}-01"
+
+    def exported(found: gather.Gathering, *numbers: int) -> None:
+        for number in numbers:
+            one = RequestSpan(
+                request_id=f"x{number}",
+                traceparent=parent(number),
+                start_unix_ns=1,
+                end_unix_ns=2,
+                seconds={},
+                counts={},
+            )
+            assert found.receiver.keep(encode([one]), "pb")
+
+    schedule = ScheduleWriter(RunDirectory.create(tmp_path / "run").capture, "shared")
+    for number in (1, 2):
+        schedule.add(PlannedRequest(request_id=f"r{number}", index=number, traceparent=parent(number)), b"{}")
+    schedule.finish()
+    schedule.close()
+    with gathering(tmp_path / "run", None, ":0") as found:
+        found.begin(1)
+        exported(found, 1, 91, 92, 93)  # the probe's and the warm-up's
+        late = threading.Timer(0.5, exported, (found, 2))
+        late.start()
+        found.end(2)
+        here = len(list((tmp_path / "run" / "evidence").glob("spans-*")))
+        late.join()
+    assert here == 5 and not found.warnings
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ class Gathering:
             self._thread.join(timeout=10)
             self._edge("metrics-after", patience_s=1.0 if interrupted else EDGE_PATIENCE_S)
         if self.receiver is not None and requests and not interrupted:
-            self.warnings += load("phasemeter.runs.spans").awaited(self.receiver, requests + self.warmups)
+            spans = load("phasemeter.runs.spans")
+            self.warnings += spans.awaited(self.receiver, requests, spans.traces_of(self.evidence.parent), self.warmups)
 
     def _edge(self, name: str, warmup_requests: int = 0, patience_s: float = EDGE_PATIENCE_S) -> None:
         """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""

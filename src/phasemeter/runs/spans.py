@@ -6,12 +6,13 @@ Lives here: what only a run with `--otlp-listen` needs (it is slow to load). Mus
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
 from phasemeter.errors import FileError, UserError
 from phasemeter.io.otlp_receiver import OtlpReceiver, address_of, otlp_receiver
+from phasemeter.io.run_directory import RunDirectory
 from phasemeter.lazy import load
 from phasemeter.server.otlp import decode, engine_of
 
@@ -19,13 +20,17 @@ SPAN_PATIENCE_S = 8.0  # exporters send in batches, every 5 s by default (OpenTe
 LONGEST_PATIENCE_S = 30.0
 
 
-def awaited(receiver: OtlpReceiver, requests: int) -> list[str]:
-    """Wait until the spans of `requests` requests are here, or none has come for a while; what a person should know."""
+def awaited(receiver: OtlpReceiver, requests: int, ours: Set[str], others: int) -> list[str]:
+    """Wait until the spans of `requests` requests are here, or none has come for a while; what a person should know.
+
+    A server tells of the probe's and the warm-up's requests too, in traces of its own: those of `ours` count. Where it heeds no
+    traceparent none is ours, and as many traces as there were requests, `others` included, are waited for.
+    """
     warnings: list[str] = []
     now = time.monotonic()
     until, last = now + SPAN_PATIENCE_S, now + max(LONGEST_PATIENCE_S, SPAN_PATIENCE_S)
     read, known = 0, set[str]()
-    while len(known) < requests and time.monotonic() < min(until, last):
+    while not _enough(known, ours, requests, others) and time.monotonic() < min(until, last):
         for path in sorted(receiver.evidence.glob("spans-*"))[read:]:
             read += 1
             before = len(known)
@@ -45,6 +50,17 @@ def awaited(receiver: OtlpReceiver, requests: int) -> list[str]:
             "--otlp-traces-endpoint; it speaks gRPC unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf)"
         )
     return warnings
+
+
+def _enough(known: Set[str], ours: Set[str], requests: int, others: int) -> bool:
+    found = len(known & ours)
+    return found >= min(requests, len(ours)) if found else len(known) >= requests + others
+
+
+def traces_of(run: Path) -> set[str]:
+    """The trace ids under which a run's requests went out (W3C Trace Context, section 3.2.2)."""
+    sent = (planned.traceparent for planned in RunDirectory(run).planned())
+    return {parent.split("-")[1] for parent in sent if parent is not None}
 
 
 def requests_of(path: Path) -> set[str]:
