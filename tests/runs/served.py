@@ -365,7 +365,8 @@ def served(
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left, or the test is over
         finally:
-            writer.close()
+            if not loop.is_closed():  # one that was accepted as the test ended
+                writer.close()
 
     async def listen() -> asyncio.Server:
         return await asyncio.start_server(accept, host, 0, backlog=1024, ssl=tls, limit=1 << 24)
