@@ -103,27 +103,21 @@ def test_events_of_a_cluster_come_in_order_of_time(work: list[tuple[int, int, in
         assert all(a <= b for a, b in pairwise(instants))
 
 
+def over(link: Link) -> Split:
+    """One prefill and one decode engine, 1000 bytes of KV a token, steps of a millisecond."""
+    engines = [[PlainEngine(fixed(MS, MS), role=role)] for role in ("prefill", "decode")]
+    return Split(*engines, link, 1000.0, 1)
+
+
 def test_one_transfer_at_a_time_leaves_a_prefill_engine() -> None:
-    split = Split(
-        [PlainEngine(fixed(MS, MS), role="prefill")],
-        [PlainEngine(fixed(MS, MS), role="decode")],
-        Link(latency_s=0.0, bytes_per_s=1e6),
-        1000.0,
-        1,
-    )
+    split = over(Link(latency_s=0.0, bytes_per_s=1e6))
     drive(split, [request(i, 0, prompt=100, output=3) for i in range(3)])  # 100 tokens: 100 ms on the link
     ends = sorted(one.delivered_ns for one in split.handovers)
     assert ends[0] == 101 * MS and [b - a for a, b in pairwise(ends)] == [100 * MS, 100 * MS]
 
 
 def test_latency_of_a_link_delays_each_transfer_and_keeps_none_waiting() -> None:
-    split = Split(
-        [PlainEngine(fixed(MS, MS), role="prefill")],
-        [PlainEngine(fixed(MS, MS), role="decode")],
-        Link(latency_s=0.5, bytes_per_s=1e8),
-        1000.0,
-        1,
-    )
+    split = over(Link(latency_s=0.5, bytes_per_s=1e8))
     drive(split, [request(i, 0, prompt=100, output=3) for i in range(3)])  # 100 tokens: 1 ms on the link
     ends = sorted(one.delivered_ns for one in split.handovers)
     assert ends[0] == 502 * MS and [b - a for a, b in pairwise(ends)] == [MS, MS]

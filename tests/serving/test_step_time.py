@@ -195,8 +195,8 @@ def test_tables_that_lack_a_column_or_hold_no_number_are_named() -> None:
         read_tables(DENSE, "layer,sequences,time_us\nlm_head,1,x\n", ATTENTION, 1)
 
 
-@pytest.mark.parametrize("hardware", ["RTX4090", "RTXPRO6000"])
-def test_the_formula_is_within_a_tenth_of_measured_kernels(hardware: str) -> None:
+def kernels_and_formula(hardware: str) -> tuple[TableCost, Deployment]:
+    """Profiled kernels of Llama-3.1-8B, and the same as the formula sees it, both without the host's part."""
     folder = SHARED / "data" / "layer_profiles" / f"{hardware}_meta-llama_Llama-3.1-8B_bf16_tp1"
     if not folder.is_dir():
         pytest.skip(f"../shared is not here: {folder}")
@@ -205,6 +205,12 @@ def test_the_formula_is_within_a_tenth_of_measured_kernels(hardware: str) -> Non
     deployment = Deployment(
         model=model_shape("llama-3.1-8b"), hardware=accelerator(hardware), step_overhead_s=0.0, sequence_overhead_s=0.0
     )
+    return tables, deployment
+
+
+@pytest.mark.parametrize("hardware", ["RTX4090", "RTXPRO6000"])
+def test_the_formula_is_within_a_tenth_of_measured_kernels(hardware: str) -> None:
+    tables, deployment = kernels_and_formula(hardware)
     for step in (
         (1, 500, []),
         (16, 8000, []),
@@ -242,14 +248,7 @@ def test_a_token_past_a_tile_costs_a_tile() -> None:
 
 @pytest.mark.parametrize("hardware", ["RTX4090", "RTXPRO6000"])
 def test_prefills_are_within_3_percent_of_measured_kernels_on_average(hardware: str) -> None:
-    folder = SHARED / "data" / "layer_profiles" / f"{hardware}_meta-llama_Llama-3.1-8B_bf16_tp1"
-    if not folder.is_dir():
-        pytest.skip(f"../shared is not here: {folder}")
-    texts = [(folder / name).read_text() for name in ("dense.csv", "per_sequence.csv", "attention.csv")]
-    tables = TableCost(read_tables(*texts, layers=32))
-    deployment = Deployment(
-        model=model_shape("llama-3.1-8b"), hardware=accelerator(hardware), step_overhead_s=0.0, sequence_overhead_s=0.0
-    )
+    tables, deployment = kernels_and_formula(hardware)
     errors = [
         step_parts(deployment, 0, 0, [(n, 0)]).total_s / tables.step_s(0, 0, [(n, 0)]) - 1 for n in range(16, 2049, 16)
     ]
