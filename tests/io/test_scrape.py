@@ -6,13 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from phasemeter.errors import NetworkError, ServerError, UserError
-from phasemeter.io.scrape import save, scrape, scrape_when
+from phasemeter.io.scrape import LateError, save, scrape, scrape_when
 
 
 @contextmanager
@@ -85,6 +85,26 @@ def test_a_trickle_is_bounded_in_time() -> None:
         assert time.monotonic() - began < 8
 
 
+def test_a_head_that_trickles_without_end_is_cut_off_in_time() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            for _ in range(200):
+                connection.sendall(b"y")
+                time.sleep(0.05)
+
+    dripping = threading.Thread(target=drip, daemon=True)
+    dripping.start()
+    with listener:
+        with pytest.raises(LateError, match=r"within 0\.3 s"):
+            scrape(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics", timeout_s=0.3)
+        assert dripping.is_alive()  # it was not waited out
+    dripping.join(5)
+
+
 def test_a_refusal_carries_the_servers_words() -> None:
     with (
         server(b"HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\nno such") as url,
@@ -109,6 +129,8 @@ def test_nobody_there_is_a_network_error() -> None:
 def test_waiting_for_idle_ends_with_patience() -> None:
     seen: list[bytes] = []
     with server(OK, b"a 1\n") as url:
-        assert scrape_when(url, lambda page: bool(seen.append(page.body)) or len(seen) > 2, every_s=0.01)[1]
-        assert not scrape_when(url, lambda page: False, patience_s=0.05, every_s=0.02)[1]
+        assert scrape_when(
+            lambda: scrape(url), lambda page: bool(seen.append(page.body)) or len(seen) > 2, every_s=0.01
+        )[1]
+        assert not scrape_when(lambda: scrape(url), lambda page: False, patience_s=0.05, every_s=0.02)[1]
     assert len(seen) == 3

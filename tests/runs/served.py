@@ -20,6 +20,8 @@ JSON, EVENTS, LINES = "application/json", "text/event-stream", "application/x-nd
 WORDS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 422: "Unprocessable",
          429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
+HANGS = 0  # a page's status: it is never answered
+
 
 @dataclass
 class Request:
@@ -248,6 +250,8 @@ class _Line:
         behaviour = self.served.behaviour
         if behaviour.key is not None and not self._allowed(headers):
             await self._say(401, json.dumps({"error": {"message": "no such key"}}))
+        elif path in behaviour.pages and behaviour.pages[path][0] == HANGS:
+            await self.reader.read(1)  # until the other side gives up
         elif path in behaviour.pages:
             await self._say(*behaviour.pages[path])
         elif path.endswith("/models") and behaviour.models is not None:

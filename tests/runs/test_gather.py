@@ -11,7 +11,7 @@ import pytest
 from phasemeter.io.emulator_spans import RequestSpan, encode
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.io.schedule_file import ScheduleWriter
-from phasemeter.io.scrape import scrape
+from phasemeter.io.scrape import LateError, Scrape, scrape
 from phasemeter.records.request import PlannedRequest
 from phasemeter.runs import gather, spans
 from phasemeter.runs.gather import Page, gathering, idle
@@ -38,6 +38,28 @@ def test_a_page_that_was_asked_for_and_is_not_there_is_said_and_the_run_goes_on(
         found.begin()
         found.end(3)
     assert {text.split(":")[0] for text in found.warnings} == {"no_scrape"} and len(found.warnings) == 3
+
+
+def test_a_page_that_falls_silent_during_a_run_is_waited_for_ever_shorter_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def scraped(url: str, *, timeout_s: float, insecure: bool) -> Scrape:
+        asked.append(timeout_s)
+        if len(asked) > 2:
+            raise LateError(f"{url}: no whole metrics page within {timeout_s:g} s")
+        return Scrape(url=url, asked_ns=0, answered_ns=1, status=200, headers=(), body=IDLE)
+
+    monkeypatch.setattr(gather, "scrape", scraped)
+    monkeypatch.setattr(gather, "EVERY_S", 0.01)
+    with gathering(tmp_path, Page(url="http://engine/metrics")) as found:
+        found.begin()
+        while len(asked) < 5:
+            threading.Event().wait(0.01)
+        found.end(0)
+    assert asked[:3] == [gather.LOOK_S, gather.SCRAPE_S, gather.SCRAPE_S] and set(asked[3:]) == {gather.SHORT_S}
+    assert len(found.warnings) == 1 and found.warnings[0].startswith("no_scrape: during the run")
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 404 Not Found\r\n\r\n", HEAD])

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.runs.served import Behaviour, served
+from phasemeter.io.target import Limits
+from phasemeter.runs import gather, identify
+from tests.runs.served import HANGS, Behaviour, served
 from tests.runs.whole import Bench
 
 APIS = (
@@ -177,6 +179,43 @@ def test_what_nobody_tells_stays_unrecorded(bench: Bench) -> None:
     for name in ("engine", "engine_version", "accelerator", "dtype", "quantisation", "weights_hash", "tensor_parallel"):
         assert manifest[name] is None
     assert manifest["client"]["cores"] >= 1 and manifest["prompt_set_hash"] and manifest["model"] == "tiny"
+
+
+def test_tensorrt_llm_is_asked_for_its_own_page_and_its_queue_of_iterations_is_left_alone(bench: Bench) -> None:
+    """`/metrics` of trtllm-serve empties a queue for whoever else reads it (tensorrt_llm/serve/openai_server.py)."""
+    pages = {
+        "/v1/models": (200, listed("tensorrt_llm")),
+        "/version": (200, '{"version": "1.2.0"}'),
+        "/metrics": (200, "[]"),
+        "/prometheus/metrics": (200, 'trtllm_request_success_total{finished_reason="length"} 1\n'),
+    }
+    with served(Behaviour(pages=pages)) as server:
+        ran = bench(server.url, "--requests", "2")
+        assert "/metrics" not in server.paths and "/prometheus/metrics" in server.paths
+    assert ran.manifest["engine"] == "tensorrt-llm" and ran.manifest["engine_version"] == "1.2.0"
+    assert (ran.path / "evidence" / "metrics-after.http").exists()
+
+
+def test_a_queue_of_iterations_that_a_person_names_is_read_once_and_that_is_said(bench: Bench) -> None:
+    with served(Behaviour(pages={"/metrics": (200, '[{"iter": 1}]')})) as server:
+        ran = bench(server.url, "--requests", "2", "--server-metrics", f"{server.url}/metrics")
+        assert server.paths.count("/metrics") == 1
+    assert ran.err.count("/prometheus/metrics") == 1 and ran.outcomes["ok"] == 2
+
+
+@pytest.mark.parametrize("owner", ["vllm", "somebody"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_metrics_page_that_never_answers_is_asked_a_moment_and_said_in_one_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: str, named: bool
+) -> None:
+    monkeypatch.setattr(gather, "LOOK_S", 0.2)
+    monkeypatch.setattr(identify, "BRIEF", Limits(total_s=0.2))
+    pages = {"/v1/models": (200, listed(owner)), "/version": (200, '{"version": "1"}'), "/metrics": (HANGS, "")}
+    with served(Behaviour(pages=pages)) as server:
+        ran = bench(server.url, "--requests", "2", *(("--server-metrics", f"{server.url}/metrics") if named else ()))
+        assert server.paths.count("/metrics") == 1
+    assert ran.outcomes["ok"] == 2 and ran.err.count("is left out of this run") == ran.err.count("/metrics:") == 1
+    assert "left out" in (ran.path / "evidence" / gather.NOTES).read_text()
 
 
 def test_a_metrics_page_is_kept_from_before_and_after(bench: Bench) -> None:

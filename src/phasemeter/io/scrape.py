@@ -6,10 +6,13 @@ Lives here: fetching and saving. Must not live here: what a page means (server/)
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
+import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -18,6 +21,10 @@ from phasemeter.errors import NetworkError, ServerError, UserError
 
 MAX_BYTES = 64_000_000
 PIECE_BYTES = 1 << 16
+
+
+class LateError(NetworkError):
+    """The endpoint took the connection and kept silent, or did not come to an end in time."""
 
 
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +65,22 @@ def _connection(url: str, timeout_s: float, *, insecure: bool) -> tuple[http.cli
 def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, insecure: bool = False) -> Scrape:
     """One GET within `timeout_s` altogether.
 
-    Raises NetworkError when nothing usable came in time, ServerError for a status other than 2xx or a page over `max_bytes`.
+    Raises LateError when the page did not come in time, NetworkError when nothing usable came, ServerError for a status other
+    than 2xx or a page over `max_bytes`.
     """
     connection, path = _connection(url, timeout_s, insecure=insecure)
     asked_ns = time.monotonic_ns()
+    until_ns = asked_ns + round(timeout_s * 1e9)
     try:
         connection.request(
             "GET", path, headers={"Accept": "text/plain", "Accept-Encoding": "identity", "Connection": "close"}
         )
-        answer = connection.getresponse()
-        body = _bounded(connection, answer, url, asked_ns + round(timeout_s * 1e9), max_bytes)
-    except TimeoutError as late:
-        raise NetworkError(f"{url}: no whole metrics page within {timeout_s:g} s") from late
+        with _cut_off(connection.sock, until_ns):
+            answer = connection.getresponse()
+            body = _bounded(answer, url, until_ns, max_bytes)
     except (OSError, http.client.HTTPException) as fault:
+        if isinstance(fault, TimeoutError) or time.monotonic_ns() >= until_ns:
+            raise LateError(f"{url}: no whole metrics page within {timeout_s:g} s") from fault
         raise NetworkError(f"{url}: no metrics page: {type(fault).__name__}: {fault}") from fault
     finally:
         connection.close()
@@ -83,18 +93,30 @@ def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, inse
     )  # fmt: skip
 
 
-def _bounded(
-    connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, url: str, until_ns: int, max_bytes: int
-) -> bytes:
+@contextmanager
+def _cut_off(sock: socket.socket, until_ns: int) -> Iterator[None]:
+    """Ends whatever is being read from `sock` at `until_ns`: a socket's own timeout begins anew with each byte of a trickle."""
+
+    def cut() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # below TLS, which may be in the middle of a read
+
+    timer = threading.Timer((until_ns - time.monotonic_ns()) / 1e9, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _bounded(answer: http.client.HTTPResponse, url: str, until_ns: int, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
-        left_s = (until_ns - time.monotonic_ns()) / 1e9
-        if left_s <= 0:
-            raise TimeoutError
-        if connection.sock is not None:
-            connection.sock.settimeout(left_s)
         piece = answer.read1(PIECE_BYTES)
+        if time.monotonic_ns() >= until_ns:
+            raise TimeoutError
         if not piece:
             return b"".join(parts)
         parts.append(piece)
@@ -104,15 +126,15 @@ def _bounded(
 
 
 def scrape_when(
-    url: str, ready: Callable[[Scrape], bool], *, patience_s: float = 10.0, every_s: float = 0.2, insecure: bool = False
+    fetched: Callable[[], Scrape], ready: Callable[[Scrape], bool], *, patience_s: float = 10.0, every_s: float = 0.2
 ) -> tuple[Scrape, bool]:
-    """Scrapes until `ready` says so (idle, or a counter has reached the warm-up's requests), for `patience_s` at most.
+    """Pages of `fetched` until `ready` says so (idle, or a counter has reached the warm-up's requests), for `patience_s` at most.
 
-    The last page, and whether it was ready. Raises as `scrape` does.
+    The last page, and whether it was ready. Raises as `fetched` does.
     """
     until = time.monotonic() + patience_s
     while True:
-        page = scrape(url, insecure=insecure)
+        page = fetched()
         if ready(page):
             return page, True
         if time.monotonic() + every_s > until:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.errors import FileError, PhasemeterError
-from phasemeter.io.scrape import Scrape, save, scrape, scrape_when
+from phasemeter.io.scrape import LateError, Scrape, save, scrape, scrape_when
 from phasemeter.lazy import load
 from phasemeter.server.exposition import parse_page
 from phasemeter.server.prometheus import EngineReading, read_pages
@@ -24,19 +24,27 @@ from phasemeter.server.windows import baseline_index, is_idle
 
 EVERY_S = 1.0
 MOST_SCRAPES = 200  # after each so many the pause doubles: an hour's run keeps its span in some hundred pages
-LOOK_S = 3.0  # for a page that nobody asked for
+LOOK_S = 3.0  # for the first page, while nothing loads the server: what keeps silent then is left out of the run
+SCRAPE_S, SHORT_S = 5.0, 1.0  # for each other page; for one after a page that did not come in time
 EDGE_PATIENCE_S = 10.0  # for a server to fall idle
 WARM_PATIENCE_S = 3.0  # for a warm-up's requests to be counted
 NOTES = "gather.json"
+LEFT_OUT = "the page is left out of this run"
+QUEUE_WORDS = (
+    "a queue of iterations that each reader takes from, left alone from here on: "
+    "TensorRT-LLM's metrics page is /prometheus/metrics, with return_perf_metrics"
+)
 COUNTS = ("requests_finished", "ttft", "e2e")
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A metrics page to gather from. `asked`: a person named it, so that its absence is said."""
+    """A metrics page to gather from. `asked`: a person named it, so that its absence is said. `silent`: it was asked already,
+    and never answered."""
 
     url: str
     asked: bool = True
     insecure: bool = False
+    silent: bool = False
 
 
 class Gathering:
@@ -49,6 +57,7 @@ class Gathering:
         self.scrapes = 0
         self.warmups = 0  # their spans come too, and must not be taken for the run's
         self.warnings: list[str] = []
+        self._silent = self._silence_said = False  # the last page did not come in time
         self._first: dict[str, float | None] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,20 +66,32 @@ class Gathering:
         """The first page, before any request of the run: is there one, and where do its counts stand?"""
         if self.page is None:
             return
+        if self.page.silent:
+            self._leave(f"no_scrape: {self.page.url}: no answer to the probe: {LEFT_OUT}")
+            return
         try:
             found = scrape(self.page.url, timeout_s=LOOK_S, insecure=self.page.insecure)
             readings = readings_of(found)
+        except LateError as silent:
+            self._leave(f"no_scrape: before the run: {silent}: {LEFT_OUT}")
+            return
         except (PhasemeterError, OSError) as missing:
             if self.page.asked:
                 self.warnings.append(f"no_scrape: before the run: {missing}")
                 return
             readings = {}
         if not readings and not self.page.asked:
-            self.page = None
-            return
-        if not readings:
+            self._leave()
+        elif not readings and is_queue(found):
+            self._leave(f"no_metrics: {self.page.url}: {QUEUE_WORDS}")
+        elif not readings:
             self.warnings.append(f"no_metrics: {why_none(found)}")
         self._first = counts_of(readings)
+
+    def _leave(self, *words: str) -> None:
+        """No further scrape in this run."""
+        self.page = None
+        self.warnings += words
 
     def begin(self, warmup_requests: int = 0) -> None:
         """The window opens: once the server is idle and has counted every request of the warm-up, or patience ends."""
@@ -91,6 +112,24 @@ class Gathering:
             spans = load("phasemeter.runs.spans")
             self.warnings += spans.awaited(self.receiver, requests, spans.traces_of(self.evidence.parent), self.warmups)
 
+    def _fetched(self, page: Page) -> Scrape:
+        """The page now; one that kept silent is waited for no longer than SHORT_S the next time."""
+        try:
+            found = scrape(page.url, timeout_s=SHORT_S if self._silent else SCRAPE_S, insecure=page.insecure)
+        except LateError:
+            self._silent = True
+            raise
+        self._silent = False
+        return found
+
+    def _missed(self, when: str, fault: Exception) -> None:
+        """A page that did not come is said; that the endpoint keeps silent is said once."""
+        if isinstance(fault, LateError):
+            if self._silence_said:
+                return
+            self._silence_said = True
+        self.warnings.append(f"no_scrape: {when}: {fault}")
+
     def _edge(self, name: str, warmup_requests: int = 0, patience_s: float = EDGE_PATIENCE_S) -> None:
         """One scrape at an edge of the window, when the server is idle: else other people's requests are in it."""
         page, warm_by = self.page, time.monotonic() + WARM_PATIENCE_S
@@ -101,10 +140,10 @@ class Gathering:
             return idle(found) and (self._warm(found, warmup_requests) or time.monotonic() > warm_by)
 
         try:
-            found, was_ready = scrape_when(page.url, ready, patience_s=patience_s, insecure=page.insecure)
+            found, was_ready = scrape_when(lambda: self._fetched(page), ready, patience_s=patience_s)
             save(found, self.evidence, name)
         except (PhasemeterError, OSError) as fault:
-            self.warnings.append(f"no_scrape: {name}: {fault}")
+            self._missed(name, fault)
             return
         self.scrapes += 1
         if not was_ready:
@@ -128,18 +167,19 @@ class Gathering:
         while page is not None and not self._stop.wait(every):
             number += 1
             try:
-                save(scrape(page.url, insecure=page.insecure), self.evidence, f"metrics-during-{number:05}")
+                save(self._fetched(page), self.evidence, f"metrics-during-{number:05}")
                 self.scrapes += 1
             except (PhasemeterError, OSError) as fault:
                 lost += 1
                 if lost == 1:
-                    self.warnings.append(f"no_scrape: during the run: {fault}")
+                    self._missed("during the run", fault)
             if number % MOST_SCRAPES == 0:
                 every *= 2
 
     def write_notes(self) -> None:
         """What went wrong, beside the evidence."""
-        if self.warnings and self.evidence.is_dir():
+        if self.warnings and self.evidence.parent.is_dir():
+            self.evidence.mkdir(exist_ok=True)
             notes = msgspec.json.encode({"warnings": self.warnings})
             (self.evidence / NOTES).write_bytes(notes)
 
@@ -150,6 +190,11 @@ def readings_of(page: Scrape) -> dict[str, EngineReading]:
         return read_pages([parse_page(page.body, page.url)])
     except FileError:
         return {}
+
+
+def is_queue(page: Scrape) -> bool:
+    """Whether this is trtllm-serve's `/metrics`: a JSON list, emptied by whoever reads it (openai_server.py, get_iteration_stats)."""
+    return page.body.lstrip()[:1] == b"["
 
 
 def why_none(page: Scrape) -> str:

@@ -18,6 +18,7 @@ from phasemeter.wire.http_body import HttpReader
 from phasemeter.workload.urls import Endpoint
 
 PATIENCE = Limits(connect_s=5.0, first_byte_s=5.0, idle_s=5.0, total_s=8.0)
+BRIEF = Limits(connect_s=3.0, first_byte_s=3.0, idle_s=3.0, total_s=3.0)  # for a page that a run can do without
 LARGEST_ANSWER_BYTES = 2_000_000
 
 
@@ -27,7 +28,7 @@ class Identity(msgspec.Struct, kw_only=True):
     models: tuple[str, ...] | None = None
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
     sources: dict[str, str] = msgspec.field(default_factory=dict)
-    metrics_page: bool = False
+    silent: str | None = None  # the path that was asked and never answered
     context_tokens: int | None = None  # prompt and answer together; None where the list tells none, or several differ
 
     def tell(self, source: str, **fields: Any) -> None:
@@ -49,20 +50,20 @@ class Asker:
     """Asks a server for its own pages. `first`: what the first one came to. A server that keeps silent is asked no more."""
 
     def __init__(self, target: Target) -> None:
-        self._target = msgspec.structs.replace(target, limits=PATIENCE)
-        self._silent = False
+        self._target = target
+        self.silent: str | None = None  # the path that was not answered
         self.first: Capture | None = None
         self.first_status: int | None = None
 
-    def page(self, path: str) -> bytes | None:
+    def page(self, path: str, limits: Limits = PATIENCE) -> bytes | None:
         """A page's body, or None."""
-        if self._silent:
+        if self.silent is not None:
             return None
-        capture = fetch(self._target, "GET", path)
+        capture = fetch(msgspec.structs.replace(self._target, limits=limits), "GET", path)
         status, body = answer(capture)
         if self.first is None:
             self.first, self.first_status = capture, status
-        self._silent = status is None
+        self.silent = path if status is None else None
         return body if status == 200 and len(body) <= LARGEST_ANSWER_BYTES else None
 
     def json(self, path: str) -> Mapping[str, Any] | None:
@@ -86,6 +87,7 @@ def identify(asker: Asker, endpoint: Endpoint) -> Identity:
     engine = found.fields.get("engine") or NATIVE.get(endpoint.api)
     ask = ENGINES.get(engine or "", _version)
     ask(found, asker, endpoint)
+    found.silent = asker.silent
     return found
 
 
@@ -109,7 +111,13 @@ def _model_list(found: Identity, asker: Asker, path: str) -> None:
 
 
 NATIVE = {"llamacpp.completion": "llama.cpp", "sglang.generate": "sglang"}
-OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "library": "ollama", "trtllm": "tensorrt-llm"}
+OWNERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama.cpp",
+    "library": "ollama",
+    "tensorrt_llm": "tensorrt-llm",
+}
 
 
 def _version(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
@@ -159,7 +167,7 @@ def _sglang(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
 def _vllm(found: Identity, asker: Asker, endpoint: Endpoint) -> None:
     _version(found, asker, endpoint)
     path = f"{endpoint.root}/metrics"
-    line = CACHE_CONFIG.search((asker.page(path) or b"").decode("utf-8", "replace"))
+    line = CACHE_CONFIG.search((asker.page(path, BRIEF) or b"").decode("utf-8", "replace"))
     labels = dict(LABEL.findall(line[1])) if line else {}
     caching = {"True": "on", "False": "off"}.get(labels.get("enable_prefix_caching", ""))
     kept = [f"{name} {labels[name]}" for name in ("block_size", "cache_dtype", "num_gpu_blocks") if labels.get(name)]

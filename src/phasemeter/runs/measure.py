@@ -271,17 +271,26 @@ class _Run:
 
 
 def page_beside(ready: Prepared) -> Any:
-    """The metrics page that was asked for, else the one beside the API where that has one; behind a proxy none is looked for."""
-    settings, asked = ready.settings, ready.settings.asked
+    """The metrics page that was asked for, else the one beside the API where that has one; behind a proxy none is looked for.
+
+    An engine whose `/metrics` is something else, emptied by whoever reads it, is asked for its own page.
+    """
+    settings, asked, told = ready.settings, ready.settings.asked, ready.probed.identity
+    endpoint = settings.endpoint
+    host = f"{endpoint.scheme}://{endpoint.authority}"
+    silent = None if told.silent is None else host + told.silent
     page = load("phasemeter.runs.gather").Page
     if asked.server_metrics is not None:
         named = asked.server_metrics.strip()
-        return None if named.lower() == "none" else page(url=named, insecure=asked.insecure)
+        none = named.lower() == "none"
+        return None if none else page(url=named, insecure=asked.insecure, silent=named == silent)
     if settings.target.proxy is not None:
         return None
-    endpoint = settings.endpoint
-    url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.root}/metrics"
-    return page(url=url, asked=False, insecure=asked.insecure)
+    url = host + endpoint.root + METRICS_PAGES.get(told.fields.get("engine", ""), "/metrics")
+    return page(url=url, asked=False, insecure=asked.insecure, silent=url == silent)
+
+
+METRICS_PAGES = {"tensorrt-llm": "/prometheus/metrics"}
 
 
 @contextmanager
