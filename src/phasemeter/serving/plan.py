@@ -34,6 +34,7 @@ from phasemeter.serving.plan_checks import (
 from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, read_trace
 from phasemeter.serving.plan_workload import at as _at
 from phasemeter.serving.step_time import LinearCoefficients
+from phasemeter.serving.step_time_file import parse_step_time
 from phasemeter.serving.tables import LayerTables, read_tables
 from phasemeter.units import duration_s, rate_per_s, share, size_bytes
 from phasemeter.workload.lengths import Lengths
@@ -43,10 +44,11 @@ from phasemeter.workload.trace_words import words_of
 
 
 class StepTimeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`linear`: fitted coefficients instead of the formula. `tables`: a folder of profiled kernels (tables.py). Overheads replace
-    the accelerator's ("200 us")."""
+    """`linear`: fitted coefficients instead of the formula; `file`: the same in a file (step_time_file.py). `tables`: a folder of
+    profiled kernels (tables.py). Overheads replace the accelerator's ("200 us")."""
 
     linear: LinearCoefficients | None = None
+    file: str | None = None  # once the plan is read, its lines are in `linear`
     tables: str | None = None
     step_overhead: str | None = None
     sequence_overhead: str | None = None
@@ -164,6 +166,7 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
     except msgspec.ValidationError as error:
         raise UserError(f"{name}: {_plainly(str(error), value)}") from error
     try:
+        file = msgspec.structs.replace(file, deployment=_with_lines(file.deployment, read))
         fields = {one: getattr(file, one) for one in PlanFile.__struct_fields__}
         if file.phasemeter != 1:
             raise UserError(f"`phasemeter`: {file.phasemeter}: the version of a plan's form, which is 1")
@@ -182,6 +185,28 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     return plan
+
+
+def _with_lines(spec: DeploymentSpec, read: Read | None) -> DeploymentSpec:
+    """The deployment with the lines that its step time's files hold. Raises UserError or FileError."""
+
+    def filled(path: str, one: StepTimeSpec) -> StepTimeSpec:
+        if one.file is None:
+            return one
+        if one.linear is not None or one.tables is not None:
+            raise UserError(f"`{path}.step_time`: file, linear or tables, not two of them")
+        if read is None:
+            raise UserError(f"`{path}.step_time.file`: {one.file}: this plan came without a folder to read files from")
+        return msgspec.structs.replace(one, linear=parse_step_time("".join(read(one.file)), one.file).linear)
+
+    def pool(path: str, one: PoolSpec) -> PoolSpec:
+        return one if one.step_time is None else msgspec.structs.replace(one, step_time=filled(path, one.step_time))
+
+    split = spec.split
+    if split is not None:
+        prefill = pool("deployment.split.prefill", split.prefill)
+        split = msgspec.structs.replace(split, prefill=prefill, decode=pool("deployment.split.decode", split.decode))
+    return msgspec.structs.replace(spec, step_time=filled("deployment", spec.step_time), split=split)
 
 
 def _tables(file: PlanFile, read: Read | None) -> dict[str, LayerTables]:
