@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from phasemeter.wire.apis import APIS, api_at
 from phasemeter.wire.exchange import Asked, Exchange
@@ -427,6 +430,54 @@ def test_sglang_text_grows_or_comes_in_increments(texts: list[str]) -> None:
     assert (found.outcome, found.content, found.finish_reason) == ("ok", "abc", "length")
     assert (found.completion_tokens, found.choices[0].cumulative) == (3, {0: 1, 1: 2, 2: 3})
     assert found.timings["meta_info"]["id"] == "s"
+
+
+def sglang_stream(texts: list[str], *, grows: bool, ids: bool = False, silent_end: bool = False) -> Exchange:
+    """The texts of a stream's tokens, one an event, as SGLang sends them: whole so far, or each alone."""
+    told = []
+    for n in range(1, len(texts) + 1):
+        event = sglang("".join(texts[:n]) if grows else texts[n - 1], n)
+        told.append(event | ({"output_ids": list(range(n if grows else 1))} if ids else {}))
+    if silent_end:
+        told.append(told[-1] | {"meta_info": sglang("", len(texts) + 1, {"type": "stop"})["meta_info"]})
+        told[-1] |= {} if grows else {"text": ""}
+    else:
+        told[-1]["meta_info"]["finish_reason"] = {"type": "length"}
+    return read([*events(*told), (999, DONE)], asked=Asked(api="sglang.generate"))
+
+
+TOKENS = ["ha", "ha", "ha", "!", " a", " and", " an", "a", "aa", " ", "  "]
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("ids", [False, True])
+@pytest.mark.parametrize("silent_end", [False, True])
+@given(texts=st.lists(st.sampled_from(TOKENS), min_size=2, max_size=24))
+@settings(max_examples=60, deadline=None)
+def test_sglang_is_read_alike_whether_its_text_grows_or_comes_in_increments(
+    grows: bool, ids: bool, silent_end: bool, texts: list[str]
+) -> None:
+    """Whatever tokens repeat or begin like one another, unless all of them look like one text that grows."""
+    if not grows:
+        told = any(not later.startswith(former) for former, later in pairwise(texts))
+        assume(told or len(set(texts)) == 1)
+    found = sglang_stream(texts, grows=grows, ids=ids, silent_end=silent_end)
+    assert found.content == "".join(texts)
+    assert found.choices[0].texts == texts and len(found.choices[0].reads) == len(texts)
+    assert found.choices[0].cumulative == {at: at + 1 for at in range(len(texts))}
+
+
+def test_text_held_back_for_a_whole_character_is_no_increment_that_repeats() -> None:
+    told = [sglang("ha", 1), sglang("ha", 2), sglang("ha", 3), sglang("ha\U0001f600", 4, {"type": "length"})]
+    found = read([*events(*told), (99, DONE)], asked=Asked(api="sglang.generate"))
+    assert found.content == "ha\U0001f600" and found.choices[0].texts == ["ha", "\U0001f600"]
+    assert found.choices[0].cumulative == {0: 1, 1: 4}
+
+
+def test_ids_in_increments_beside_text_that_grows_do_not_make_it_increments() -> None:
+    told = [sglang(text, n) | {"output_ids": [n]} for n, text in enumerate(["a", "ab", "abc"], 1)]
+    found = read([*events(*told), (99, DONE)], asked=Asked(api="sglang.generate"))
+    assert found.content == "abc"
 
 
 def test_token_ids_of_a_server_that_does_not_detokenise_are_output() -> None:
