@@ -220,6 +220,8 @@ class Oracle:
         if self.ended:
             self.full = False
         cut = [life for life in self.running if not life.decodes]
+        if self.waiting and not cut and len(self.running) >= self.limits.max_num_seqs:
+            self.full = True  # before the queue is looked at
         if cut or (self.waiting and not self.full):
             work = self.sglang_prompts(cut)
             if work:

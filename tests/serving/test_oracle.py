@@ -86,11 +86,10 @@ def test_sglang_lives_what_token_by_token_lives(seed: int, named: bool) -> None:
     sglang_beside_its_oracle(seed, named)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with prefixes and memory short, one request in some ten thousand is admitted a step apart"
-)
-def test_sglang_lives_what_token_by_token_lives_where_it_is_known_not_to() -> None:
-    sglang_beside_its_oracle(664724, True)
+@pytest.mark.parametrize("seed", [2091, 7422, 664724])
+def test_a_queue_keeps_its_order_while_no_seat_is_free(seed: int) -> None:
+    """SGLang sorts by cached prefix only when a seat is free: what was cached while there was none moves nobody."""
+    sglang_beside_its_oracle(seed, True)
 
 
 def sglang_beside_its_oracle(seed: int, named: bool) -> None:

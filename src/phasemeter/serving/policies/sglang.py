@@ -38,6 +38,8 @@ class Sglang(Plain):
         self.decoded = decodes.steps
         if len(state.running) < self.seen:
             self.full = False
+        if state.waiting and state.seats >= state.limits.max_num_seqs and not state.prefilling:
+            self.full = True  # nobody is sorted: whoever waits keeps its place until there is a seat
         if state.prefilling or (state.waiting and not self.full):
             chunks = self.prefill(state)
             self.seen = len(state.running)
