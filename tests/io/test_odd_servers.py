@@ -17,6 +17,7 @@ from phasemeter.io.pool import Pool
 from phasemeter.io.target import target_of
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
+from phasemeter.wire.http_body import HttpReader
 
 from .loopback import Line, answers, loopback
 from .test_load import at, closes, plan, raw, send
@@ -122,6 +123,29 @@ def test_an_older_http_without_a_length_ends_with_its_connection(tmp_path: Path)
         _, captures = send(tmp_path, at(server), plan(2, gap_ms=40))
     assert closes(captures) == {"eof": 2}
     assert all(raw(c).endswith(b"all") for c in captures)
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [(b"Content-Length: 2", b"Transfer-Encoding: chunked"), (b"Transfer-Encoding: chunked", b"Content-Length: 2")],
+)
+def test_chunks_hold_where_a_length_stands_beside_them_and_that_connection_is_not_used_again(
+    tmp_path: Path, heads: tuple[bytes, bytes]
+) -> None:
+    """RFC 9112 section 6.3: Transfer-Encoding overrides, and the two together may be an attack on whoever shares the connection."""
+
+    def both(line: Line) -> None:
+        while line.request() is not None:
+            line.say(b"HTTP/1.1 200 OK\r\n%b\r\n%b\r\n\r\n" % heads)
+            line.say(b"3\r\nall\r\n")
+            line.say(b"4\r\n of \r\n2\r\nit\r\n0\r\n\r\n")
+
+    with loopback(both) as server:
+        _, captures = send(tmp_path, at(server), plan(6, gap_ms=30))
+    assert closes(captures) == {"complete": 6} and not any(c.reused_connection for c in captures)
+    for capture in captures:
+        reader = HttpReader()
+        assert b"".join([reader.feed(read.data) for read in capture.reads]) == b"all of it" and reader.complete
 
 
 def test_trailers_belong_to_the_answer_and_the_connection_goes_on(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phasemeter.wire.exchange import Asked, Received, read_exchange
 from phasemeter.wire.http_body import DECODED_LIMIT, HttpReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -27,6 +28,17 @@ def test_chunked_bodies_come_out_in_any_split(chunks: list[bytes], cuts: list[in
     reader = HttpReader()
     assert feed(reader, *(raw[a:b] for a, b in itertools.pairwise(edges))) == b"".join(chunks)
     assert reader.complete and reader.error is None and reader.status == 200
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: 3\r\n"])
+def test_a_length_beside_chunks_is_a_warning_and_no_failure(length: bytes) -> None:
+    document = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(document), document)
+    raw = HEAD + length + b"Transfer-Encoding: chunked\r\n\r\n" + body
+    received = Received(reads=[raw], times_ns=[5], close="complete", closed_ns=6)
+    found = read_exchange(Asked(api="openai.chat"), received)
+    assert (found.outcome, found.content) == ("ok", "hi")
+    assert ("length_beside_chunks" in found.warnings) == bool(length)
 
 
 def test_interim_responses_are_skipped() -> None:

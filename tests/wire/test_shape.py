@@ -106,7 +106,7 @@ def test_fast_equals_slow_whatever_the_chunks_tell_beside_their_text(kind: str) 
         taken += fast.fast_events
 
     check()
-    assert taken > 100  # the fast path was what was tested
+    assert taken > 30  # the fast path was what was tested (110–380 in sixteen tries)
 
 
 def chunk_with(text: str, **more: Any) -> dict[str, Any]:

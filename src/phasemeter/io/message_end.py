@@ -12,6 +12,8 @@ import httptools
 
 MALFORMED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
+LENGTH, CHUNKS = 1, 2  # what a head says of its body's end
+
 
 class MessageEnd:
     """Fed with what comes; `complete` turns true with the final response's last byte.
@@ -38,10 +40,12 @@ class MessageEnd:
         self.keep_alive = False
         self.until_close = False
         self.excess = False  # bytes after the end: the connection can't be trusted with another request
-        self._framed = False
+        self._framed = 0
         self._interim = False
         self._head_only = head_only
         self._parser: Any = httptools.HttpResponseParser(self)
+        # both lengths: chunks hold (RFC 9112 section 6.3), as for curl, Python's http.client and Go; llhttp alone refuses it
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
         self.feed: Any = self._parser.feed_data
 
     def on_message_begin(self) -> None:
@@ -50,17 +54,20 @@ class MessageEnd:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         lower = name.lower()
-        if lower == b"content-length" or (lower == b"transfer-encoding" and value.lower().endswith(b"chunked")):
-            self._framed = True
+        if lower == b"content-length":
+            self._framed |= LENGTH
+        elif lower == b"transfer-encoding" and value.lower().endswith(b"chunked"):
+            self._framed |= CHUNKS
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         self._interim = 100 <= status < 200
         if self._interim:
-            self._framed = False
+            self._framed = 0
             return
         self.until_close = not self._framed and status not in (204, 304) and not self._head_only
-        self.keep_alive = not self.until_close and self._parser.should_keep_alive()
+        odd = self._framed == LENGTH | CHUNKS  # may be an attack on whoever asks next (RFC 9112 section 6.1)
+        self.keep_alive = not self.until_close and not odd and self._parser.should_keep_alive()
         if self._head_only:
             self.complete = True
 

@@ -32,6 +32,7 @@ class HttpReader:
         self.error: str | None = None
         self.coding: str | None = None
         self.coding_broken = False
+        self.both_lengths = False  # Content-Length beside chunks: the chunks hold (RFC 9112 section 6.3)
         self._state = HEAD
         self._held = b""
         self._left = 0
@@ -137,6 +138,7 @@ class HttpReader:
             self._state = DONE
         elif "chunked" in (self.header("transfer-encoding") or "").lower():
             self._state = CHUNK_SIZE
+            self.both_lengths = length is not None
         elif length is not None:
             if not (length.isascii() and length.isdigit() and len(length) < 19):
                 self._fail(f"no content-length: {length[:60]!r}")

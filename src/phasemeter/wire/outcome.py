@@ -117,6 +117,8 @@ def stream_warnings(stream: StreamReader, verdict: Verdict) -> set[str]:
     found = set(reading.warnings)
     if stream.http.coding is not None:
         found.add("content_encoding")
+    if stream.http.both_lengths:
+        found.add("length_beside_chunks")
     if verdict.outcome != "ok":
         return found
     choices = reading.choices.values()
