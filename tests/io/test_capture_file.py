@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasemeter.errors import FileError
-from phasemeter.io.capture_file import CaptureReader, CaptureWriter, Closed, Header, Started
+from phasemeter.io.capture_file import CaptureWriter, Closed, Header, Started
+from phasemeter.io.capture_reader import CaptureReader
 from phasemeter.records.capture import Capture, Read
 from phasemeter.records.reads import data_of
 

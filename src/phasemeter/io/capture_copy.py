@@ -9,9 +9,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from phasemeter.io import framing
-from phasemeter.io.capture_file import COLUMNS, END, HEADER, MAGIC, CaptureReader, Closed, encoded
+from phasemeter.io.capture_file import CLOCKS, END, HEADER, MAGIC, Closed, Started, columns_block, encoded
+from phasemeter.io.capture_reader import CaptureReader
 from phasemeter.records.capture import Capture
+from phasemeter.records.reads import data_of
 
 Change = Callable[[Sequence[bytes]], Sequence[bytes]]
 BLOCK_BYTES = 1 << 20
@@ -44,26 +48,37 @@ def rewrite(path: Path, change: Change) -> None:
 def _clocks(fd: int, reader: CaptureReader) -> None:
     pairs = list(reader.clock_pairs())
     if pairs:
-        framing.append(fd, framing.block(COLUMNS, encoded((pairs, [], [], [], []))))
+        framing.append(fd, framing.block(CLOCKS, encoded(pairs)))
+
+
+class _Block(msgspec.Struct):
+    """What is gathered of the next block."""
+
+    starts: list[Started] = msgspec.field(default_factory=list)
+    numbers: list[int] = msgspec.field(default_factory=list)
+    reads: list[tuple[int, int | None, bytes]] = msgspec.field(default_factory=list)
+    closes: list[Closed] = msgspec.field(default_factory=list)
+
+    def write(self, fd: int) -> None:
+        framing.append(fd, columns_block(self.starts, self.numbers, self.reads, self.closes))
 
 
 def _requests(fd: int, reader: CaptureReader, change: Change) -> None:
-    block: tuple[list[object], ...] = ([], [], [], [], [])
-    gathered = 0
+    block, gathered = _Block(), 0
     for started, capture in reader.requests():
-        changed = change([read.data for read in capture.reads])
-        block[1].append(started)
+        changed = change(data_of(capture.reads))
+        block.starts.append(started)
         for read, data in zip(capture.reads, changed, strict=True):
-            block[2].append(started.number)
-            block[3].append((read.user_ns, read.kernel_realtime_ns, data))
+            block.numbers.append(started.number)
+            block.reads.append((read.user_ns, read.kernel_realtime_ns, data))
             gathered += len(data)
         if (closed := _closed(started.number, capture)) is not None:
-            block[4].append(closed)
-        if gathered >= BLOCK_BYTES or len(block[1]) >= 1000:
-            framing.append(fd, framing.block(COLUMNS, encoded(block)))
-            block, gathered = ([], [], [], [], []), 0
-    if block[1]:
-        framing.append(fd, framing.block(COLUMNS, encoded(block)))
+            block.closes.append(closed)
+        if gathered >= BLOCK_BYTES or len(block.starts) >= 1000:
+            block.write(fd)
+            block, gathered = _Block(), 0
+    if block.starts:
+        block.write(fd)
 
 
 def _closed(number: int, capture: Capture) -> Closed | None:

@@ -1,36 +1,33 @@
 """The capture on disk: one append-only file a worker, readable after `kill -9` up to the last whole block.
 
-Lives here: the format, its writer (called between polls) and its streaming reader. Must not live here: what the bytes
-mean, or which requests were planned (run_directory.py joins both).
+Lives here: the format and its writer (called between polls). Must not live here: reading it back (capture_reader.py), what
+the bytes mean, or which requests were planned (run_directory.py joins both).
 
-A block holds what came since the last one, in columns: clock pairs, starts, reads (numbers and `Read`s in two lists of
-equal length: decoding them in C is several times faster than a record at a time), closes. Within a block a request's
-start precedes its reads and these its close, so columns lose no order that matters.
+A block holds what came since the last one, in columns: starts, reads (four lists of equal length: decoding them in C is
+several times faster than a record at a time), closes. Within a block a request's start precedes its reads and these its
+close, so columns lose no order that matters. Clock pairs have blocks of their own: they are wanted before anything else.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from phasemeter.errors import FileError
 from phasemeter.io import framing
 from phasemeter.io.behind import Behind
 from phasemeter.records.capture import Capture, ClockPair, Close, Read
-from phasemeter.records.reads import Reads
 
-MAGIC = b"PHMCAP1\n"
-HEADER, COLUMNS, END = 1, 2, 3
+MAGIC = b"PHMCAP2\n"
+HEADER, COLUMNS, END, CLOCKS = 1, 2, 3, 4
 FLUSH_READS = 1000
 FLUSH_BYTES = 1 << 18
 FLUSH_NS = 250_000_000
-MOVED_READS = 64  # of a stream in flight are moved together (see Reads)
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -76,17 +73,14 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Columns(msgspec.Struct, array_like=True):
-    clocks: list[ClockPair]
+    """Read i is of request `numbers[i]`, at `user_ns[i]` and `kernel_realtime_ns[i]` (None: no stamp), of bytes `data[i]`."""
+
     starts: list[Started]
     numbers: list[int]
-    reads: list[Read]
+    user_ns: list[int]
+    kernel_realtime_ns: list[int | None]
+    data: list[bytes]
     closes: list[Closed]
-
-
-class Clocks(msgspec.Struct, array_like=True):
-    """Only the clocks of a block of columns: the rest is skipped, not built."""
-
-    clocks: list[ClockPair]
 
 
 class End(msgspec.Struct, frozen=True):
@@ -98,9 +92,20 @@ class End(msgspec.Struct, frozen=True):
 
 encoded = msgspec.msgpack.Encoder().encode
 columns_of = msgspec.msgpack.Decoder(Columns).decode
-_clocks = msgspec.msgpack.Decoder(Clocks).decode
+clocks_of = msgspec.msgpack.Decoder(list[ClockPair]).decode
 header_of = msgspec.msgpack.Decoder(Header).decode
-_end = msgspec.msgpack.Decoder(End).decode
+end_of = msgspec.msgpack.Decoder(End).decode
+
+
+def columns_block(
+    starts: Sequence[Started],
+    numbers: Sequence[int],
+    reads: Sequence[tuple[int, int | None, bytes]],
+    closes: Sequence[Closed],
+) -> bytes:
+    """A block of what came: `reads[i]` is of request `numbers[i]`."""
+    user_ns, kernel_ns, data = zip(*reads, strict=True) if reads else ((), (), ())
+    return framing.block(COLUMNS, encoded((starts, numbers, user_ns, kernel_ns, data, closes)))
 
 
 class CaptureWriter:
@@ -133,11 +138,14 @@ class CaptureWriter:
             self._clocks.append((best[1], best[2]))
 
     def flush(self) -> None:
-        if self.numbers or self.starts or self.closes or self._clocks:
-            payload = encoded((self._clocks, self.starts, self.numbers, self.reads, self.closes))
-            self._behind.put(framing.block(COLUMNS, payload))
-            for gathered in (self._clocks, self.starts, self.numbers, self.reads, self.closes):
-                gathered.clear()
+        if not (self.numbers or self.starts or self.closes or self._clocks):
+            return
+        whole = columns_block(self.starts, self.numbers, self.reads, self.closes)
+        if self._clocks:
+            whole = framing.block(CLOCKS, encoded(self._clocks)) + whole
+        self._behind.put(whole)
+        for gathered in (self._clocks, self.starts, self.numbers, self.reads, self.closes):
+            gathered.clear()
 
     def close(self, reason: str) -> None:
         try:
@@ -153,81 +161,6 @@ class CaptureWriter:
         with suppress(OSError):  # the one that led here
             self._behind.close()
         os.close(self._fd)
-
-
-class CaptureReader:
-    """Streams one worker's file; memory is bounded by the requests in flight.
-
-    `header` and `end` are None where the file was cut before them; `torn_bytes` is what a cut left of a last block.
-    `end` and `torn_bytes` are known after `requests()` or `clock_pairs()` ran to its end.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.header: Header | None = None
-        self.end: End | None = None
-        self.torn_bytes = 0
-        with framing.open_checked(path, MAGIC) as file:
-            for kind, payload in framing.blocks(file, framing.Torn()):
-                if kind == HEADER:
-                    self.header = header_of(payload)
-                break
-
-    def _blocks(self) -> Iterator[Columns]:
-        torn = framing.Torn()
-        with framing.open_checked(self.path, MAGIC) as file:
-            for kind, payload in framing.blocks(file, torn):
-                if kind == COLUMNS:
-                    yield columns_of(payload)
-                elif kind == END:
-                    self.end = _end(payload)
-        self.torn_bytes = torn.torn_bytes
-
-    def clock_pairs(self) -> Iterator[ClockPair]:
-        with framing.open_checked(self.path, MAGIC) as file:
-            for kind, payload in framing.blocks(file, framing.Torn()):
-                if kind == COLUMNS:
-                    yield from _clocks(payload).clocks
-
-    def requests(self) -> Iterator[tuple[Started, Capture]]:
-        """Each request as it closes; at the end those that never did, with `closed_ns` None.
-
-        Raises FileError for an instant that no clock shows.
-        """
-        try:
-            yield from self._requests()
-        except OverflowError as error:
-            raise FileError(f"{self.path}: is damaged: it holds an instant of more than 64 bits") from error
-
-    def _requests(self) -> Iterator[tuple[Started, Capture]]:
-        starts: dict[int, Started] = {}
-        held: dict[int, list[Read]] = {}
-        moved: dict[int, Reads] = {}
-        worker = self.header.worker if self.header else 0
-        for columns in self._blocks():
-            for started in columns.starts:
-                starts[started.number] = started
-                held[started.number] = []
-            for number, read in zip(columns.numbers, columns.reads, strict=True):
-                held[number].append(read)
-            for number in set(columns.numbers):
-                if len(held[number]) >= MOVED_READS:
-                    if number not in moved:
-                        moved[number] = Reads()
-                    moved[number].add(held[number])
-                    held[number].clear()
-            for closed in columns.closes:
-                number, started = closed.number, starts.pop(closed.number)
-                yield started, capture_of(started, _joined(moved.pop(number, None), held.pop(number)), closed, worker)
-        for number, started in starts.items():
-            yield started, capture_of(started, _joined(moved.get(number), held[number]), None, worker)
-
-
-def _joined(moved: Reads | None, held: list[Read]) -> Sequence[Read]:
-    if moved is None:
-        return tuple(held)
-    moved.add(held)
-    return moved
 
 
 def capture_of(started: Started, reads: Sequence[Read], closed: Closed | None, worker: int) -> Capture:

@@ -90,9 +90,10 @@ class CaptureTail:
         for started in columns.starts:
             if not started.own and self._keep(started.row):
                 mine[started.number] = (started, [])
-        for number, read in zip(columns.numbers, columns.reads, strict=True):
+        stamps = zip(columns.user_ns, columns.kernel_realtime_ns, columns.data, strict=True)
+        for number, (user_ns, kernel_ns, data) in zip(columns.numbers, stamps, strict=True):
             if number in mine:
-                mine[number][1].append(read)
+                mine[number][1].append(Read(user_ns, kernel_ns, data))
         for closed in columns.closes:
             found = mine.pop(closed.number, None)
             if found is not None and self._keep(found[0].row) and (planned := self._plan(found[0].row)) is not None:

@@ -47,14 +47,20 @@ class Torn:
         self.torn_bytes = 0
 
 
-def blocks(file: BinaryIO, torn: Torn) -> Iterator[tuple[int, bytes]]:
-    """Each whole block from the file's position on, as (kind, payload); a torn tail ends the walk and is counted."""
+def blocks(file: BinaryIO, torn: Torn, only: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Each whole block from the file's position on, as (kind, payload); a torn tail ends the walk and is counted.
+
+    `only`: blocks of another kind are skipped unread, and a torn tail among them is not noticed.
+    """
     while True:
         head = file.read(BLOCK.size)
         if len(head) < BLOCK.size:
             torn.torn_bytes = len(head)
             return
         length, kind = BLOCK.unpack(head)
+        if only is not None and kind != only and 0 < length <= LARGEST_BLOCK:
+            file.seek(length, os.SEEK_CUR)
+            continue
         payload = file.read(length) if length <= LARGEST_BLOCK else b""
         if len(payload) < length or length == 0:
             torn.torn_bytes = len(head) + len(payload)
@@ -62,12 +68,12 @@ def blocks(file: BinaryIO, torn: Torn) -> Iterator[tuple[int, bytes]]:
         yield kind, payload
 
 
-def open_checked(path: Path, magic: bytes) -> BinaryIO:
+def open_checked(path: Path, magic: bytes, buffer: int = 1 << 18) -> BinaryIO:
     """The file at `path`, positioned after its magic; a file cut within its magic reads as empty.
 
-    Raises FileError when it is something else.
+    `buffer`: bytes read ahead; 0 suits one who skips most of them. Raises FileError when it is something else.
     """
-    file = path.open("rb", buffering=1 << 18)
+    file = path.open("rb", buffering=buffer)
     found = file.read(len(magic))
     if found != magic and not (len(found) < len(magic) and magic.startswith(found)):
         file.close()

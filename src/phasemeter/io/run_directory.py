@@ -21,7 +21,8 @@ import msgspec
 
 from phasemeter.errors import FileError, UserError
 from phasemeter.io import schedule_file
-from phasemeter.io.capture_file import CaptureReader, Started
+from phasemeter.io.capture_file import Started
+from phasemeter.io.capture_reader import CaptureReader
 from phasemeter.io.schedule_file import Row
 from phasemeter.records.capture import Capture, ClockPair
 from phasemeter.records.manifest import Manifest

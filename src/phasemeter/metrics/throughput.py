@@ -175,12 +175,12 @@ def buckets(received: Received, window: Window, bucket_ns: int = BUCKET_NS) -> F
     for begin in range(0, len(received.event_ns), AT_ONCE):
         at = (received.event_ns[begin : begin + AT_ONCE] - window.start_ns) // bucket_ns
         inside = (at >= 0) & (at < count)
-        np.add.at(grid, at[inside], received.event_tokens[begin : begin + AT_ONCE][inside])
+        grid += np.bincount(at[inside], received.event_tokens[begin : begin + AT_ONCE][inside], count)
     starts = (received.spread_start_ns - window.start_ns) / bucket_ns
     ends = (received.spread_end_ns - window.start_ns) / bucket_ns
     points = ends <= starts
     at_once = points & (ends >= 0) & (ends < count)
-    np.add.at(grid, ends[at_once].astype(np.int64), received.spread_tokens[at_once])
+    grid += np.bincount(ends[at_once].astype(np.int64), received.spread_tokens[at_once], count)
     first = np.maximum(starts.astype(np.int64), 0)
     touched = np.where(points, 0, np.maximum(np.minimum(ends.astype(np.int64), count - 1) + 1 - first, 0))
     most = np.searchsorted(np.cumsum(touched), np.arange(0, int(touched.sum()), SPREAD_AT_ONCE), "right")
@@ -192,7 +192,7 @@ def buckets(received: Received, window: Window, bucket_ns: int = BUCKET_NS) -> F
         )
         start, end = starts[which], ends[which]
         overlap = np.maximum(np.minimum(end, bucket + 1) - np.maximum(start, bucket), 0.0)
-        np.add.at(grid, bucket, received.spread_tokens[which] * overlap / (end - start))
+        grid += np.bincount(bucket, received.spread_tokens[which] * overlap / (end - start), count)
     return grid
 
 
