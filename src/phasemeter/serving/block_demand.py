@@ -13,14 +13,12 @@ from heapq import heappop, heappush
 
 from phasemeter.serving.sequence import Sequence
 
-ORDER_BITS = 32
-
 
 class Decodes:
     """`count` sequences (each sample is one), `steps` decode steps done so far, `owing` blocks of copies still to be made.
 
     After prefill the samples of a request share its last, half-filled block; before their first decode step all but one of them
-    take a block of their own and copy it (PagedAttention, section 4.4).
+    take a block of their own and copy it (PagedAttention, section 4.4). `block_size` 0: memory is reserved whole, no block is counted.
     """
 
     def __init__(self, block_size: int, *, by_slot: bool) -> None:
@@ -30,8 +28,8 @@ class Decodes:
         self.steps = 0
         self.demand = [0] * block_size
         self.owing: dict[Sequence, int] = {}
-        self.heap: list[int] = []  # finish step << ORDER_BITS | order: whole numbers compare faster than tuples
-        self.ends: dict[int, Sequence] = {}  # by entry of the heap; an entry that isn't here is stale
+        self.heap: list[int] = []  # finish steps, one that isn't in `ends` is stale:
+        self.ends: dict[int, list[Sequence]] = {}  # who ends with that step
         self.members: list[dict[Sequence, None]] | None = [{} for _ in range(block_size)] if by_slot else None
 
     def join(self, sequence: Sequence, left: int, context: int) -> None:
@@ -39,11 +37,15 @@ class Decodes:
         steps, samples = self.steps, sequence.samples
         offset = sequence.offset = context - steps
         sequence._finish_at = finish = steps + left
-        entry = finish << ORDER_BITS | sequence.order
-        self.ends[entry] = sequence
-        heappush(self.heap, entry)
+        if finish in self.ends:
+            self.ends[finish].append(sequence)
+        else:
+            self.ends[finish] = [sequence]
+            heappush(self.heap, finish)
         self.count += samples
         self.offsets += offset * samples
+        if not self.block_size:
+            return
         slot = -offset % self.block_size
         self.demand[slot] += samples
         if self.members is not None:
@@ -58,7 +60,10 @@ class Decodes:
 
     def leave(self, sequence: Sequence) -> None:
         """Before its end."""
-        del self.ends[sequence._finish_at << ORDER_BITS | sequence.order]
+        finish = sequence._finish_at
+        self.ends[finish].remove(sequence)
+        if not self.ends[finish]:
+            del self.ends[finish]
         self.end(sequence)
 
     def end(self, sequence: Sequence) -> int:
@@ -67,11 +72,13 @@ class Decodes:
         sequence._finish_at = -1
         self.count -= samples
         self.offsets -= offset * samples
-        self.demand[-offset % self.block_size] -= samples
-        if self.members is not None:
-            del self.members[-offset % self.block_size][sequence]
-        if self.owing:
-            self.owing.pop(sequence, None)
+        if self.block_size:
+            slot = -offset % self.block_size
+            self.demand[slot] -= samples
+            if self.members is not None:
+                del self.members[slot][sequence]
+            if self.owing:
+                self.owing.pop(sequence, None)
         return offset + self.steps
 
     def contexts(self) -> int:
@@ -88,7 +95,7 @@ class Decodes:
         heap, ends = self.heap, self.ends
         while heap[0] not in ends:
             heappop(heap)
-        return heap[0] >> ORDER_BITS
+        return heap[0]
 
     def steps_within(self, blocks: int, most: int) -> int:
         """How many steps, at most `most`, need no more than `blocks` new blocks altogether, copies left out."""

@@ -24,7 +24,6 @@ from heapq import heappop
 from math import isqrt
 
 from phasemeter.errors import InternalError, UserError
-from phasemeter.serving.block_demand import ORDER_BITS
 from phasemeter.serving.events import Aborted, Admitted, Event, Preempted, Pull
 from phasemeter.serving.kv_cache import Shares
 from phasemeter.serving.kv_reserved import ReservedKv
@@ -288,7 +287,7 @@ class Engine(StepEnds):
             base, growth, most = line.base, line.growth, line.steps
             while (first := heap[0]) not in ends:
                 heappop(heap)
-            steps = (first >> ORDER_BITS) - done
+            steps = first - done
             if most is not None and most < steps:
                 steps = most
             end = t + base * steps + growth * (steps * (steps - 1) >> 1)
@@ -308,10 +307,8 @@ class Engine(StepEnds):
                 self._chunks, self._mixed_extra, self._busy = NO_CHUNKS, 0, True
                 return True
             decodes.steps = done = done + steps
-            while heap and heap[0] >> ORDER_BITS <= done:
-                sequence = ends.pop(heappop(heap), None)
-                if sequence is not None:
-                    self._finish_decoding(sequence, end)
+            if done == first:
+                self._end_answers(ends.pop(heappop(heap)), end)
             self._now_t = t = end
             if t > undisturbed or not heeding or not decodes.count:
                 return True

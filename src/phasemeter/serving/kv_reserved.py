@@ -6,9 +6,8 @@ Source: PagedAttention (arXiv 2309.06180), section 6.1; Knuth, TAOCP 1, 2.5 (bud
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import insort
 from collections.abc import Callable
-from heapq import heappop, heappush
 
 from phasemeter.errors import UserError
 from phasemeter.serving.block_demand import Decodes
@@ -24,47 +23,43 @@ def power_of_two(tokens: int) -> int:
 
 
 class Buddies:
-    """Contiguous runs of 2^k slots. A pool whose size is no power of two starts as several, largest first."""
+    """Contiguous runs of 2^k slots. A pool whose size is no power of two starts as several, largest first.
+
+    So a run that was never split lies at a multiple of twice its size, and nothing of its size lies where its buddy would be.
+    """
 
     def __init__(self, slots: int) -> None:
-        self.free: dict[int, list[int]] = {}  # size -> heap of addresses, lowest first
-        self.tops: dict[int, int] = {}  # address of a run that has no buddy -> its size
+        self.free: dict[int, list[int]] = {
+            1 << bit: [] for bit in range(slots.bit_length())
+        }  # size -> addresses, lowest first
         address = 0
-        for bit in reversed(range(slots.bit_length())):
-            if slots >> bit & 1:
-                self.free[1 << bit] = [address]
-                self.tops[address] = 1 << bit
-                address += 1 << bit
-        self.largest = max(self.free, default=0)
-        self.starts = list(self.tops)  # in order
+        for size, runs in reversed(self.free.items()):
+            if slots & size:
+                runs.append(address)
+                address += size
 
     def take(self, size: int) -> int | None:
         """The address of a run of `size` (a power of two), or None: the smallest free run that fits is split."""
-        run = size
-        while not self.free.get(run):
-            run <<= 1
-            if run > self.largest:
+        free, run = self.free, size
+        while not (runs := free.get(run)):
+            if runs is None:
                 return None
-        address = heappop(self.free[run])
+            run <<= 1
+        address = runs.pop(0)
         while run > size:
             run >>= 1
-            heappush(self.free.setdefault(run, []), address + run)
+            free[run].append(address + run)  # there was none of this size
         return address
 
     def give_back(self, address: int, size: int) -> None:
         """Frees a run and joins it with its buddy for as long as that is free."""
-        top = self.starts[bisect_right(self.starts, address) - 1]
-        largest = self.tops[top]
-        while size < largest:
-            buddy = top + ((address - top) ^ size)
-            peers = self.free.get(size, [])
-            if buddy not in peers:
-                break
-            peers.remove(buddy)
-            peers.sort()
-            address = min(address, buddy)
-            size *= 2
-        heappush(self.free.setdefault(size, []), address)
+        free = self.free
+        while (buddy := address ^ size) in (runs := free[size]):
+            runs.remove(buddy)
+            if buddy < address:
+                address = buddy
+            size <<= 1
+        insort(runs, address)
 
 
 class ReservedKv:
@@ -83,6 +78,7 @@ class ReservedKv:
             raise UserError("a reserving KV pool needs slots, max_tokens and block_size of 1 or more")
         self.rule = rule
         self.max_tokens = max_tokens
+        self.longest = -(-max_tokens // block_size)  # blocks
         self.block_size = block_size
         self.total = self.free = slots // block_size  # blocks that no request has asked for
         self.buddies = Buddies(self.total) if buddy else None
@@ -90,10 +86,10 @@ class ReservedKv:
 
     def asked(self, sequence: Sequence) -> int:
         """Blocks that the rule reserves for it: every sample has its own."""
-        request = sequence._request
         if self.rule == "max":
-            tokens = self.max_tokens
-        elif self.rule == "pow2":
+            return self.longest * sequence.samples
+        request = sequence._request
+        if self.rule == "pow2":
             tokens = min(self.max_tokens, request.prompt_tokens + power_of_two(request.output_tokens))
         else:
             tokens = request.prompt_tokens + request.output_tokens

@@ -36,6 +36,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise UserError("max_num_seqs and max_num_batched_tokens have to be 1 or more")
 
 
+def decodes_on(kv: Kv) -> Decodes:
+    """Nobody decodes yet. Where memory is reserved whole, decodes take no blocks."""
+    return Decodes(0 if isinstance(kv, ReservedKv) else kv.block_size, by_slot=kv.named)
+
+
 class State:
     """`waiting` (head first), `running` (in order of admission; those still in prefill are in `prefilling` too), `swapped`,
     `unpulled` and `held_out` (prefill and decode pools), `decodes`, `kv`, `limits`, `seats` (running sequences, each sample one).
@@ -51,7 +56,7 @@ class State:
         self.unpulled: deque[Sequence] = deque()
         self.held_out: dict[str, Sequence] = {}
         self.in_flight: dict[str, Sequence] = {}  # their KV is being pulled, their blocks are taken
-        self.decodes = Decodes(kv.block_size, by_slot=kv.named)
+        self.decodes = decodes_on(kv)
         self.seats = 0
         self.preempted_now = False  # whether somebody was preempted in this very scheduling
         self.moved = False  # or resumed, or pulled

@@ -8,13 +8,13 @@ from __future__ import annotations
 from heapq import heappop
 
 from phasemeter.serving.aborts import Aborts
-from phasemeter.serving.block_demand import ORDER_BITS, Decodes
 from phasemeter.serving.events import Event, Finished, Prefilled, Tokens, Truth
 from phasemeter.serving.sequence import Sequence
-from phasemeter.serving.state import NO_CHUNKS, Chunk, Policy, State
+from phasemeter.serving.state import NO_CHUNKS, Chunk, Policy, State, decodes_on
 from phasemeter.serving.step_shape import TICK_BITS, ns_of_ticks
 
 _HALF = 1 << (TICK_BITS - 1)
+_NOBODY: list[Sequence] = []
 
 
 class StepEnds:
@@ -57,8 +57,8 @@ class StepEnds:
                 self._end_interruptions(t, self._mixed_total + extra)
             decodes = state.decodes
             decodes.steps = done = decodes.steps + steps
-            if (heap := decodes.heap) and heap[0] >> ORDER_BITS <= done:
-                self._finish_due(decodes, t)
+            while (heap := decodes.heap) and heap[0] <= done:
+                self._end_answers(decodes.ends.pop(heappop(heap), _NOBODY), t)
         else:
             self._end_prefill_step(t - start_t)
         if chunks:
@@ -76,14 +76,6 @@ class StepEnds:
         self._complete()
         self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(self._end_t), first, more))
 
-    def _finish_due(self, decodes: Decodes, t: int) -> None:
-        """Whoever has all its tokens leaves; somebody may."""
-        heap, ends, done = decodes.heap, decodes.ends, decodes.steps
-        while heap and heap[0] >> ORDER_BITS <= done:
-            sequence = ends.pop(heappop(heap), None)
-            if sequence is not None:
-                self._finish_decoding(sequence, t)
-
     def _end_prefill_step(self, ticks: int) -> None:
         decodes = self.state.decodes
         self._prefills += 1
@@ -100,25 +92,29 @@ class StepEnds:
                 sequence._mixed_mark = mixed_mark
         self.state._resumed.clear()
 
-    def _finish_decoding(self, sequence: Sequence, t: int) -> None:
-        sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
-        sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
+    def _end_answers(self, ended: list[Sequence], t: int) -> None:
+        """These have all their tokens with the decode step that ended at `t`."""
         state = self.state
         decodes = state.decodes
-        span = (sequence._first_step, decodes.steps + self._prefills - 1)
-        sequence._spans = (*sequence._spans, span) if sequence._spans else (span,)
-        if self._padded:  # its seat and its memory stay taken until the batch has ended
-            sequence._finish_at = -1
-        else:
-            del state.running[sequence]
-            state.seats -= sequence.samples
-            state.kv.release(sequence, decodes.end(sequence))
-        if self._aborts.unheard:
-            self._tell_end(sequence, t)
-        else:
-            self._events.append(
-                Finished((t + _HALF) >> TICK_BITS, sequence._request.request_id, self._truth(sequence, t))
-            )
+        last = decodes.steps + self._prefills - 1
+        if len(ended) > 1:
+            ended.sort(key=_order)
+        for sequence in ended:
+            sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
+            sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
+            sequence._spans += ((sequence._first_step, last),)
+            if self._padded:  # its seat and its memory stay taken until the batch has ended
+                sequence._finish_at = -1
+            else:
+                del state.running[sequence]
+                state.seats -= sequence.samples
+                state.kv.release(sequence, decodes.end(sequence))
+            if self._aborts.unheard:
+                self._tell_end(sequence, t)
+            else:
+                self._events.append(
+                    Finished((t + _HALF) >> TICK_BITS, sequence._request.request_id, self._truth(sequence, t))
+                )
 
     def _tell_end(self, sequence: Sequence, t: int) -> None:
         request_id, unheard = sequence._request.request_id, self._aborts.unheard
@@ -181,7 +177,7 @@ class StepEnds:
         state.running.clear()
         state.seats = 0
         steps = state.decodes.steps
-        state.decodes = Decodes(state.kv.block_size, by_slot=state.kv.named)
+        state.decodes = decodes_on(state.kv)
         state.decodes.steps = steps
 
     def _end_span(self, sequence: Sequence) -> None:
@@ -213,3 +209,7 @@ class StepEnds:
             sequence.preemptions,
             sequence._spans,
         )
+
+
+def _order(sequence: Sequence) -> int:
+    return sequence.order
