@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasemeter.errors import FileError
-from phasemeter.io.capture_file import CaptureWriter, Closed, Header, Started
+from phasemeter.io import framing
+from phasemeter.io.capture_file import COLUMNS, CaptureWriter, Closed, Header, Started, encoded
 from phasemeter.io.capture_reader import CaptureReader
 from phasemeter.records.capture import Capture, Read
 from phasemeter.records.reads import data_of
@@ -137,4 +138,31 @@ def test_an_instant_that_no_clock_shows_is_one_line_about_the_file(tmp_path: Pat
         writer.reads.append((2**63, None, b"x"))
     writer.close("done")
     with pytest.raises(FileError, match="64 bits"):
+        list(CaptureReader(path).requests())
+
+
+@settings(deadline=None, max_examples=150)
+@given(steps, st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3))
+def test_a_damaged_file_is_read_or_refused_in_one_line(reads: Steps, damage: list[tuple[float, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker-3.capture"
+        write(path, reads, 7)
+        whole = bytearray(path.read_bytes())
+        for share, byte in damage:
+            whole[8 + int(share * (len(whole) - 8))] = byte
+        path.write_bytes(whole)
+        try:
+            reader = CaptureReader(path)
+            list(reader.requests())
+            list(reader.clock_pairs())
+        except FileError as refused:
+            assert "worker-3.capture: is damaged" in str(refused)
+
+
+def test_columns_of_differing_length_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "worker-3.capture"
+    CaptureWriter(path, HEADER).close("done")
+    with path.open("ab") as file:
+        file.write(framing.block(COLUMNS, encoded(([started(0)], [0, 0], [1], [2], [b"x"], []))))
+    with pytest.raises(FileError, match="differ in length"):
         list(CaptureReader(path).requests())

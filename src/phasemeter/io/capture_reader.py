@@ -5,9 +5,10 @@ Lives here: the streaming reader. Must not live here: the format (capture_file.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from phasemeter.errors import FileError
 from phasemeter.io import framing
@@ -31,6 +32,8 @@ from phasemeter.lazy import load
 from phasemeter.records.capture import Capture, ClockPair
 from phasemeter.records.reads import Reads
 
+T = TypeVar("T")
+
 TOGETHER_READS, TOGETHER_BYTES = 4096, 4 << 20  # blocks are handed out together up to so much
 
 
@@ -49,24 +52,38 @@ class CaptureReader:
         with framing.open_checked(path, MAGIC) as file:
             for kind, payload in framing.blocks(file, framing.Torn()):
                 if kind == HEADER:
-                    self.header = header_of(payload)
+                    self.header = self._decoded(header_of, payload)
                 break
 
     def clock_pairs(self) -> Iterator[ClockPair]:
         """Both clocks, read back to back every 100 ms."""
         with framing.open_checked(self.path, MAGIC, buffer=0) as file:
             for _, payload in framing.blocks(file, framing.Torn(), only=CLOCKS):
-                yield from clocks_of(payload)
+                yield from self._decoded(clocks_of, payload)
 
     def requests(self) -> Iterator[tuple[Started, Capture]]:
         """Each request as it closes; at the end those that never did, with `closed_ns` None.
 
-        Raises FileError for an instant that no clock shows.
+        Raises FileError where the file is damaged (other than cut short).
         """
         try:
             yield from self._requests()
         except OverflowError as error:
-            raise FileError(f"{self.path}: is damaged: it holds an instant of more than 64 bits") from error
+            raise self._damaged("it holds an instant of more than 64 bits") from error
+        except KeyError as unknown:
+            raise self._damaged(f"request number {unknown} goes on in it, but does not begin") from unknown
+
+    def _damaged(self, why: object) -> FileError:
+        return FileError(f"{self.path}: is damaged: {why}")
+
+    def _decoded(self, decode: Callable[[bytes], T], payload: bytes) -> T:
+        return framing.decoded(self.path, decode, payload)
+
+    def _columns(self, payload: bytes) -> Columns:
+        found = self._decoded(columns_of, payload)
+        if len({len(found.numbers), len(found.user_ns), len(found.kernel_realtime_ns), len(found.data)}) > 1:
+            raise self._damaged("a block's columns of reads differ in length")
+        return found
 
     def _requests(self) -> Iterator[tuple[Started, Capture]]:
         starts: dict[int, Started] = {}
@@ -90,10 +107,10 @@ class CaptureReader:
         with framing.open_checked(self.path, MAGIC) as file:
             for kind, payload in framing.blocks(file, torn):
                 if kind == COLUMNS:
-                    gathered.append(columns_of(payload))
+                    gathered.append(self._columns(payload))
                     many, size = many + len(gathered[-1].numbers), size + len(payload)
                 elif kind == END:
-                    self.end = end_of(payload)
+                    self.end = self._decoded(end_of, payload)
                 if many >= TOGETHER_READS or size >= TOGETHER_BYTES:
                     yield gathered
                     gathered, many, size = [], 0, 0

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+import msgspec
 
 from phasemeter.errors import FileError
+
+T = TypeVar("T")
 
 BLOCK = struct.Struct("<IB")
 LARGEST_BLOCK = 1 << 30
@@ -66,6 +70,14 @@ def blocks(file: BinaryIO, torn: Torn, only: int | None = None) -> Iterator[tupl
             torn.torn_bytes = len(head) + len(payload)
             return
         yield kind, payload
+
+
+def decoded(path: Path, decode: Callable[[bytes], T], payload: bytes) -> T:
+    """What a block of the file at `path` says. Raises FileError where it is damaged."""
+    try:
+        return decode(payload)
+    except msgspec.DecodeError as wrong:
+        raise FileError(f"{path}: is damaged: {wrong}") from wrong
 
 
 def open_checked(path: Path, magic: bytes, buffer: int = 1 << 18) -> BinaryIO:

@@ -93,7 +93,7 @@ def rows(folder: Path, name: str) -> Iterator[Row]:
         with framing.open_checked(path, MAGIC) as file:
             for kind, payload in framing.blocks(file, framing.Torn()):
                 if kind == ROWS:
-                    yield from rows_of(payload)
+                    yield from framing.decoded(path, rows_of, payload)
 
 
 def body(folder: Path, name: str, row: Row) -> bytes | None:
