@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +51,29 @@ def test_a_trend_is_found_with_its_slope() -> None:
     seen = trend(0.5 * np.arange(200) + generator.normal(size=200))
     assert seen.low <= 0.5 <= seen.high
     assert seen.p_value < 1e-6
+
+
+@given(st.integers(20, 400), st.integers(0, 2**32 - 1))
+def test_a_trend_s_error_is_that_of_newey_and_west(n: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    at = np.cumsum(generator.exponential(size=n))
+    values = 3 + 0.2 * at + np.convolve(generator.normal(size=n + 9), np.ones(10), "valid")
+    x = at - at.mean()
+    slope = float(np.polyfit(x, values, 1)[0])
+    scores = x * (values - values.mean() - slope * x)
+    lags = math.ceil(1.3 * math.sqrt(n))
+    weights = [1.0] + [2 * (1 - lag / (lags + 1)) for lag in range(1, lags + 1)]
+    products = [float((scores[: n - lag] * scores[lag:]).sum()) for lag in range(lags + 1)]
+    variance = sum(weight * product for weight, product in zip(weights, products, strict=True))
+    seen = trend(values, at)
+    assert seen.slope == pytest.approx(slope, rel=1e-6, abs=1e-9)
+    assert seen.standard_error == pytest.approx(math.sqrt(variance) / float((x**2).sum()), rel=1e-6)
+
+
+def test_a_straight_line_has_no_error() -> None:
+    seen = trend(2.0 * np.arange(50) + 1)
+    assert (seen.slope, seen.p_value) == (2.0, 0.0) and seen.standard_error < 1e-12
+    assert trend([4.0] * 30).p_value == 1.0
 
 
 def test_correlated_noise_without_a_trend_is_seldom_called_one() -> None:

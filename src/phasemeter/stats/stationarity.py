@@ -13,7 +13,7 @@ import numpy as np
 
 from phasemeter.errors import Undefined
 from phasemeter.stats.distributions import normal_cdf, normal_quantile
-from phasemeter.stats.quantiles import Values, as_array, ranks_of
+from phasemeter.stats.quantiles import Floats, Values, as_array, ranks_of
 
 BATCH = 5
 SHORTEST = 250
@@ -124,14 +124,22 @@ def trend(values: Values, at: Values | None = None, confidence: float = 0.95) ->
         raise Undefined("no_variation")
     slope = float(x @ (data - data.mean())) / weight
     scores = x * (data - data.mean() - slope * x)
-    lags = min(n - 1, math.ceil(1.3 * math.sqrt(n)))
-    variance = float(scores @ scores)
-    for lag in range(1, lags + 1):
-        variance += 2 * (1 - lag / (lags + 1)) * float(scores[:-lag] @ scores[lag:])
-    error = math.sqrt(max(variance, 0.0)) / weight
+    error = math.sqrt(_long_run_sum(scores, min(n - 1, math.ceil(1.3 * math.sqrt(n))))) / weight
     half = normal_quantile(1 - (1 - confidence) / 2) * error
     if error == 0:
         p_value = 1.0 if slope == 0 else 0.0
     else:
         p_value = 2 * normal_cdf(-abs(slope) / error)
     return Trend(slope=slope, standard_error=error, low=slope - half, high=slope + half, p_value=p_value)
+
+
+def _long_run_sum(scores: Floats, lags: int) -> float:
+    """The sum of squares of `scores`, and twice of all products of two that lie up to `lags` apart, Bartlett's weight on each.
+
+    A triangle of weights is what all windows of lags + 1 neighbours, squared, add up to: one pass, whatever the number of lags.
+    """
+    total = np.cumsum(scores)
+    before, after = np.zeros(lags + 1), np.full(lags, total[-1])
+    running = np.concatenate((before, total, after))
+    windows = running[lags + 1 :] - running[: -lags - 1]
+    return float(np.square(windows).sum()) / (lags + 1)
