@@ -77,47 +77,39 @@ class Engine(StepEnds):
         )
         # tokens of prompt and answer that one sample surely gets: all but the last need KV
         self._served_length = min(one for one in bounds if one is not None) + 1
-        self._submitted = 0
-        self._inbox: deque[tuple[int, str, Sequence]] = deque()  # (tick, what, who)
+        self._grow = None if isinstance(kv, ReservedKv) else kv.grow
+        self._entered = 0
+        self._inbox: deque[tuple[int, str, Request]] = deque()  # (tick, what, who)
+        self._released: dict[str, Sequence] = {}  # whose KV goes with the next step
 
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
-        prompt, samples = request.prompt_tokens, request.samples
-        if samples > 1 or prompt + request.output_tokens > self._served_length:
+        if request.samples > 1 or request.prompt_tokens + request.output_tokens > self._served_length:
             self._check(request)
-        tick, inbox, order = now_ns << TICK_BITS, self._inbox, self._submitted
-        if inbox and tick < inbox[-1][0]:
-            raise self._backwards(now_ns)
-        sequence = Sequence(
-            request, order, now_ns, prompt, prompt, request.max_tokens, samples, request.block_hashes, NO_TABLE, NO_FORKS
-        )  # fmt: skip
-        self._submitted = order + 1
-        inbox.append((tick, "waiting", sequence))
+        self._put(now_ns, "waiting", request)
 
     def offer(self, now_ns: int, request: Request) -> None:
         """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
         if request.output_tokens < 2:
             raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
-        self.submit(now_ns, request)
-        _, _, sequence = self._inbox.pop()
-        sequence.generated = 1
-        sequence.computed = sequence.target
-        self._put(now_ns, "offer", sequence)
+        self._check(request)
+        self._put(now_ns, "offer", request)
 
     def delivered(self, now_ns: int, request_id: str) -> None:
         """For a decode pool: the KV that `Pull` announced is here."""
-        self._put(now_ns, "delivered", self.state.in_flight[request_id])
+        self._put(now_ns, "delivered", self.state.in_flight[request_id]._request)
 
     def release(self, now_ns: int, request_id: str) -> None:
         """For a prefill pool: the KV of a `Prefilled` request has been pulled."""
-        self._put(now_ns, "release", self.state.held_out.pop(request_id))
+        self._released[request_id] = sequence = self.state.held_out.pop(request_id)
+        self._put(now_ns, "release", sequence._request)
 
     def abort(self, now_ns: int, request_id: str) -> bool:
         """The request's client has left: its sequence and its blocks go at the first step's start at or after `now_ns`.
 
         False: it isn't here (any more). `Aborted` tells when it went; one that ends before that just ends.
         """
-        known = any(s._request.request_id == request_id for _, _, s in self._inbox)
+        known = any(request.request_id == request_id for _, _, request in self._inbox)
         if not known and self._aborts.find(request_id) is None:
             return False
         self._aborts.add(now_ns << TICK_BITS, request_id)
@@ -144,7 +136,7 @@ class Engine(StepEnds):
                 if self._end_t > horizon:
                     break
                 complete()
-            elif not self._begin(horizon):
+            if not self._begin(horizon):
                 break
         events, self._events = self._events, []
         return events
@@ -187,69 +179,81 @@ class Engine(StepEnds):
         if request.samples > limits.max_num_seqs:
             raise UserError(f"{who}: {request.samples} samples, but max_num_seqs is {limits.max_num_seqs}")
 
-    def _put(self, now_ns: int, what: str, sequence: Sequence) -> None:
+    def _put(self, now_ns: int, what: str, request: Request) -> None:
         tick, inbox = now_ns << TICK_BITS, self._inbox
         if inbox and tick < inbox[-1][0]:
-            raise self._backwards(now_ns)
-        inbox.append((tick, what, sequence))
-
-    def _backwards(self, now_ns: int) -> InternalError:
-        return InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
+            raise InternalError(f"time went backwards: {now_ns} ns came after {inbox[-1][0] >> TICK_BITS} ns")
+        inbox.append((tick, what, request))
 
     def _receive(self, t: int) -> None:
         """Takes in what has come by `t`; something has."""
         inbox, state = self._inbox, self.state
         while True:
-            _, what, sequence = inbox.popleft()
+            tick, what, request = inbox.popleft()
             if what == "waiting":
-                state.waiting.append(sequence)
+                state.waiting.append(self._enter(tick, request))
             elif what == "delivered":
-                del state.in_flight[sequence._request.request_id]
+                sequence = state.in_flight.pop(request.request_id)
                 if not self._aborts.dropped(sequence):
                     state.waiting.append(sequence)
             elif what == "offer":
+                sequence = self._enter(tick, request)
+                sequence.generated = 1
+                sequence.computed = sequence.target
                 state.unpulled.append(sequence)
             else:
+                sequence = self._released.pop(request.request_id)
                 state.kv.release(sequence, sequence.computed)
             if not inbox or inbox[0][0] > t:
                 return
 
+    def _enter(self, tick: int, request: Request) -> Sequence:
+        """Made when it comes, not when it is submitted: what is far from running lies far from the processor."""
+        order, prompt = self._entered, request.prompt_tokens
+        self._entered = order + 1
+        return Sequence(
+            request, order, tick >> TICK_BITS, prompt, prompt, request.max_tokens, request.samples, request.block_hashes,
+            NO_TABLE, NO_FORKS,
+        )  # fmt: skip
+
     def _begin(self, horizon: int) -> bool:
-        """Starts the next step if it starts by `horizon`; what has ended by then is done with."""
-        state, aborts, inbox, t = self.state, self._aborts, self._inbox, self._now_t
-        coming = inbox[0][0] if inbox else NEVER
-        if (
-            coming > t
-            and not (state.waiting or state.prefilling or state.swapped or state.unpulled or aborts.due)
-            and state.decodes.count
-            and self._decode(t, horizon, coming)
-        ):
+        """Steps, one after another, until one is in progress; False: none can start by `horizon`. What has ended by then is done with."""
+        state, aborts, inbox, schedule = self.state, self._aborts, self._inbox, self.policy.schedule
+        waiting, prefilling, swapped, unpulled = state.waiting, state.prefilling, state.swapped, state.unpulled
+        while not self._busy:
             t = self._now_t
-            if self._busy or coming > t:
-                return True
-        if not (state.running or state.waiting or state.swapped or state.unpulled):
-            first = aborts.next_t(coming)
-            if first > horizon:
+            coming = inbox[0][0] if inbox else NEVER
+            if (
+                coming > t
+                and not (waiting or prefilling or swapped or unpulled or aborts.due)
+                and state.decodes.count
+                and self._decode(t, horizon, coming)
+            ):
+                t = self._now_t
+                if self._busy or coming > t:
+                    continue
+            if not (state.running or waiting or swapped or unpulled):
+                t = max(t, aborts.next_t(coming))
+                if t > horizon:
+                    return False
+            if coming <= t:
+                self._receive(t)
+            if aborts.due:
+                self._events += [Aborted(ns_of_ticks(t), request_id) for request_id in aborts.apply(t)]
+            chunks, decode = schedule(state)
+            self._now_t = t
+            hurried = False
+            if state.moved or (chunks and not self.requests_only):
+                hurried = self._note_moves(t, chunks)
+            if chunks or (state._swapped_blocks and state.decodes.count):
+                self._run_mixed(t, horizon, chunks, decode)
+            elif state.decodes.count:
+                if not self._decode(t, horizon, inbox[0][0] if inbox else NEVER, once=hurried):
+                    raise InternalError("decodes were to run, but their blocks are not free")
+            elif not hurried and not self._wait(
+                t, horizon
+            ):  # hurried: the last one running had to go. Who can run now?
                 return False
-            t = max(t, first)
-            if t > horizon:
-                return False
-        if coming <= t:
-            self._receive(t)
-        if aborts.due:
-            self._events += [Aborted(ns_of_ticks(t), request_id) for request_id in aborts.apply(t)]
-        chunks, decode = self.policy.schedule(state)
-        self._now_t = t
-        hurried = False
-        if state.moved or (chunks and not self.requests_only):
-            hurried = self._note_moves(t, chunks)
-        if chunks or (state._swapped_blocks and state.decodes.count):
-            self._run_mixed(t, horizon, chunks, decode)
-        elif state.decodes.count:
-            if not self._decode(t, horizon, inbox[0][0] if inbox else NEVER, once=hurried):
-                raise InternalError("decodes were to run, but their blocks are not free")
-        elif not hurried:  # else the last one running had to go: who can run now?
-            return self._wait(t, horizon)
         return True
 
     def _wait(self, t: int, horizon: int) -> bool:
@@ -267,8 +271,8 @@ class Engine(StepEnds):
 
         `coming`: when the next one comes. `once`: one step. False: nothing was done, the blocks of the first step are not free.
         """
-        state, log, line_of = self.state, self.log, self.step_time.decode_line
-        decodes, grow = state.decodes, state.kv.grow
+        state, log, line_of, grow = self.state, self.log, self.step_time.decode_line, self._grow
+        decodes = state.decodes
         heap, ends = decodes.heap, decodes.ends
         padded = self._padded
         heeding = not state.waiting and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
@@ -294,8 +298,7 @@ class Engine(StepEnds):
             if end > undisturbed and end - base - growth * (steps - 1) > undisturbed:  # that is the last one's start
                 steps = 1 + steps_within(base, growth, undisturbed - t)
                 end = t + base * steps + growth * (steps * (steps - 1) >> 1)
-            fitting = grow(decodes, steps)
-            if fitting < steps:
+            if grow is not None and (fitting := grow(decodes, steps)) < steps:
                 if not fitting:
                     return t > began
                 steps = fitting
@@ -325,10 +328,9 @@ class Engine(StepEnds):
         else:
             sizes = [(new, s.computed) for s, new in chunks]
         count = contexts = extra = 0
-        if decode and decodes.count:
-            count = decodes.count
+        if decode and (count := decodes.count):
             contexts = decodes.offsets + count * (decodes.steps + 1)
-            if not state.kv.grow(decodes, 1):
+            if self._grow is not None and not self._grow(decodes, 1):
                 raise InternalError("decodes were to run, but their blocks are not free")
         ticks = self.step_time.step_ticks(BatchShape(count, contexts, sizes, state._swapped_blocks))
         if count and chunks:
