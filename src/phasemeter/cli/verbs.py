@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "import": ("phasemeter.cli.import_:import_", "Bring in another tool's result file"),
     "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
     "simulate": ("phasemeter.cli.simulate:simulate", "Predict a deployment in virtual time, from a plan"),
+    "calibrate": ("phasemeter.cli.calibrate:calibrate", "Fit the predictor to reality: step-time constants from runs"),
     "emulate": ("phasemeter.cli.emulate:emulate", "Have a server without a GPU: a plan's engine on the wall clock"),
     "explore": ("phasemeter.cli.explore:explore", "Play with the terms of the budget: a page with sliders"),
 }
