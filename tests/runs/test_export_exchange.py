@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import zlib
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phasemeter.cli import main
 from phasemeter.runs.blank import blanked
+from phasemeter.runs.exchange_file import RecordedExchange, of_recorded
+from phasemeter.runs.export_exchange import recorded
 from phasemeter.runs.inspect import inspect, json_document
+from phasemeter.wire.exchange import Asked, Exchange, Received, read_exchange
 from tests.runs.test_inspect import document
 from tests.wire.streams import chunk, event, finished
 
@@ -83,3 +90,86 @@ def test_an_exported_exchange_reads_the_same_but_for_its_text(
     assert text["content"] == (SECRET + "é", "x" * len(SECRET) + "xx")
     assert main.run(["export-exchange", str(file), "--with-text"]) == 0
     assert json.loads(capsys.readouterr().out)["events"] == document(events)["events"]
+
+
+# ---- from raw HTTP: every coding, framing and cut
+
+EVENTS = [event(chunk(SECRET)), event(chunk("b")), event(chunk("ccc")), event(chunk("d")), finished(7)]
+
+
+def coded(coding: str) -> list[bytes]:
+    """The events as a server sends them: each flushed as it comes."""
+    if coding not in ("gzip", "x-gzip", "deflate", "raw deflate"):
+        return EVENTS  # identity, and codings that nobody here can undo: their bytes don't matter
+    wbits = {"deflate": 15, "raw deflate": -15}.get(coding, 31)
+    press = zlib.compressobj(wbits=wbits)
+    pieces = [press.compress(one) + press.flush(zlib.Z_SYNC_FLUSH) for one in EVENTS]
+    return [*pieces[:-1], pieces[-1] + press.flush()]
+
+
+def raw_reads(coding: str, framing: str, cuts: list[int]) -> list[bytes]:
+    """Reads of a whole raw answer, the head in the first; cut elsewhere at `cuts` thousandths of it."""
+    pieces = coded(coding)
+    head = [b"HTTP/1.1 200 OK", b"Content-Type: text/event-stream"]
+    head += [] if coding == "identity" else [b"Content-Encoding: " + coding.removeprefix("raw ").encode()]
+    if framing == "chunked":
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces] + [b"0\r\n\r\n"]
+        head.append(b"Transfer-Encoding: chunked")
+    elif framing == "length":
+        head.append(b"Content-Length: %d" % sum(map(len, pieces)))
+    top = b"\r\n".join(head) + b"\r\n\r\n"
+    if not cuts:
+        return [top, *pieces]
+    body = b"".join(pieces)
+    edges = sorted({0, len(body), *(cut * len(body) // 1000 for cut in cuts)})
+    return [top, *(body[a:b] for a, b in pairwise(edges))]
+
+
+CODING = st.sampled_from(["identity", "gzip", "x-gzip", "deflate", "raw deflate", "br", "zstd"])
+
+
+def seen(found: Exchange) -> dict[str, Any]:
+    """All that is told of an exchange but its words, and what its framing alone tells."""
+    kept = {
+        name: getattr(found, name)
+        for name in ("outcome", "failure", "warnings", "status", "headers_ns", "first_chunk_ns", "first_token_ns",
+                     "first_output_ns", "last_token_ns", "stream_end_ns", "completion_tokens", "prompt_tokens", "usage_ns",
+                     "silent_ns", "bare_ns", "finish_reason", "data_events", "body_form")
+    }  # fmt: skip
+    times = [(found.times_of(choice), list(map(len, choice.texts))) for choice in found.choices]
+    return kept | {"choices": times}
+
+
+@pytest.mark.parametrize("with_text", [True, False])
+@given(
+    coding=CODING,
+    framing=st.sampled_from(["chunked", "length", "until close"]),
+    cuts=st.lists(st.integers(1, 999), max_size=12),
+    kept=st.integers(1, 20),
+    damage=st.none() | st.integers(1, 10**6),
+)
+@example(coding="gzip", framing="chunked", cuts=[], kept=20, damage=None)
+@settings(max_examples=200, deadline=None)
+def test_an_export_of_raw_http_reads_as_the_run_does_whatever_its_coding_and_framing(
+    with_text: bool, coding: str, framing: str, cuts: list[int], kept: int, damage: int | None
+) -> None:
+    reads = raw_reads(coding, framing, cuts)
+    if damage is not None and len(reads) > 1 and coding != "identity":  # a byte of a compressed body turned over
+        number = 1 + damage % (len(reads) - 1)
+        place = damage % len(reads[number])
+        reads[number] = reads[number][:place] + bytes([reads[number][place] ^ 0x55]) + reads[number][place + 1 :]
+    whole = kept >= len(reads)
+    received = Received(
+        reads=reads[:kept], times_ns=[1_000_000 * (n + 1) for n in range(min(kept, len(reads)))],
+        close="complete" if whole and framing != "until close" else "eof", closed_ns=10**9,
+    )  # fmt: skip
+    asked = Asked(api="openai.chat", max_tokens=9)
+    before = read_exchange(asked, received)
+    told = json.loads(json.dumps(recorded(asked, received, with_text)))
+    again = read_exchange(*of_recorded(msgspec.convert(told, RecordedExchange), "there"))
+    if before.failure == "malformed_http":
+        assert "framing" in told["notes"]  # which is undone, and its damage with it: the file says so
+    else:
+        assert seen(again) == seen(before)
+    assert before.content == again.content or not with_text
+    assert with_text or SECRET not in json.dumps(told)

@@ -2,13 +2,12 @@
 
 Lives here: reading and writing them. Must not live here: what the bytes say (wire/), blanking of text (blank).
 
-Recorded exchange: `request` {api, stream, max_tokens, n}, `response` {status, headers}, `events` [[t_ms since the request was
+Recorded exchange: `request` {api, stream, max_tokens, n}, `response` {status, headers, t_ms, cut}, `events` [[t_ms since the request was
 sent, raw]], each character of raw one byte; `close` {t_ms, how}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,6 +42,8 @@ class RecordedClose(msgspec.Struct, frozen=True):
 class RecordedResponse(msgspec.Struct, frozen=True):
     status: int = 200
     headers: dict[str, Any] = {}
+    t_ms: float | None = None  # when the head was there
+    cut: bool = False  # whether the framing, undone since, named more than came
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
@@ -119,6 +120,8 @@ def of_recorded(recorded: RecordedExchange, where: str) -> tuple[Asked, Received
         error=close.error if close else None,
         status=recorded.response.status,
         headers=tuple((name, str(value)) for name, value in recorded.response.headers.items()),
+        headers_ns=None if recorded.response.t_ms is None else _ns(recorded.response.t_ms, f"{where}: response"),
+        cut=recorded.response.cut,
     )
 
 
@@ -212,8 +215,8 @@ def asked_of_body(api: str, body: dict[str, Any]) -> Asked:
     )
 
 
-def document(asked: Asked, status: int, headers: Iterable[tuple[str, str]], received: Received) -> dict[str, Any]:
-    """The recorded-exchange format of body reads, times counted from the send (0)."""
+def document(asked: Asked, received: Received) -> dict[str, Any]:
+    """The recorded-exchange format of body reads (with `status`), times counted from the send (0)."""
     request: dict[str, Any] = {"api": asked.api, "stream": asked.stream}
     if asked.max_tokens is not None:
         request["max_tokens"] = asked.max_tokens
@@ -227,9 +230,14 @@ def document(asked: Asked, status: int, headers: Iterable[tuple[str, str]], rece
         close["t_ms"] = received.closed_ns / 1e6
     if received.error:
         close["error"] = received.error
+    response: dict[str, Any] = {"status": received.status or 0, "headers": dict(received.headers)}
+    if received.headers_ns is not None:
+        response["t_ms"] = received.headers_ns / 1e6
+    if received.cut:
+        response["cut"] = True
     return {
         "request": request,
-        "response": {"status": status, "headers": dict(headers)},
+        "response": response,
         "bytes_encoding": "latin-1: each character of an event string is one byte of the body",
         "events": events,
         "close": close,

@@ -5,6 +5,7 @@ Lives here: from capture to document. Must not live here: the format (exchange_f
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from phasemeter.wire.http_body import HttpReader
 
 # headers that say nothing about who asked
 KEPT_HEADERS = frozenset({
-    "content-type", "transfer-encoding", "content-length", "cache-control", "server", "date", "connection", "x-accel-buffering",
+    "content-type", "content-encoding",
+    "transfer-encoding", "content-length", "cache-control", "server", "date", "connection", "x-accel-buffering",
     "server-timing", "openai-processing-ms", "x-envoy-upstream-service-time",
 })  # fmt: skip
 
@@ -30,7 +32,7 @@ def export(target: str, with_text: bool) -> dict[str, Any]:
         received = _of_capture(capture, clock.times(capture.reads, capture.send_start_ns).times_ns)
     else:
         asked, received = read_file(Path(target))
-    return _document(asked, received, with_text)
+    return recorded(asked, received, with_text)
 
 
 def _of_capture(capture: Capture, times_ns: list[int]) -> Received:
@@ -44,26 +46,65 @@ def _of_capture(capture: Capture, times_ns: list[int]) -> Received:
     )
 
 
-def _document(asked: Asked, received: Received, with_text: bool) -> dict[str, Any]:
-    """Body bytes without framing and content coding, split as they were read."""
-    http = HttpReader() if received.status is None else HttpReader.of_head(received.status, received.headers)
-    bodies = [http.feed(data) for data in received.reads]
-    whole = b"".join(bodies)
-    if not with_text:
-        whole = blanked(whole)
-    position = 0
-    reads: list[bytes] = []
-    times: list[int] = []
-    for body, time in zip(bodies, received.times_ns, strict=True):
-        if body:
-            reads.append(whole[position : position + len(body)])
-            times.append(time)
-            position += len(body)
-    headers = [(name, value) for name, value in http.headers if name in KEPT_HEADERS]
-    plain = Received(
-        reads=reads, times_ns=times, close=received.close, closed_ns=received.closed_ns, error=received.error
+def recorded(asked: Asked, received: Received, with_text: bool) -> dict[str, Any]:
+    """Body bytes without framing, split as they were read; a coding that was undone to find the text is put on again."""
+    http = (
+        HttpReader() if received.status is None else HttpReader.of_head(received.status, received.headers, received.cut)
     )
-    found = document(asked, http.status or 0, headers, plain)
-    if http.coding is not None:
-        found["notes"] = f"content-encoding {http.coding} was undone"
+    coder: _Coder | None = None
+    headers_ns = received.headers_ns
+    bodies: list[bytes] = []
+    opened: int | None = None  # the read with the coding's first bytes
+    broken: int | None = None  # the one that broke it
+    for number, (data, time) in enumerate(zip(received.reads, received.times_ns, strict=True)):
+        bodies.append(http.feed(data))
+        if headers_ns is None and received.status is None and (http.status or 0) >= 200:
+            headers_ns = time
+        opened = number if opened is None and http.undecoded else opened
+        broken = number if broken is None and http.coding_broken else broken
+    whole = b"".join(bodies) if with_text else blanked(b"".join(bodies))
+    if http.coding in CODINGS:
+        coder = _Coder(http.coding)
+    position, reads, times = 0, [], []
+    for number, (body, time) in enumerate(zip(bodies, received.times_ns, strict=True)):
+        piece = whole[position : position + len(body)]
+        position += len(body)
+        if coder is not None:
+            last = position == len(whole) and not http.undecoded
+            piece = coder.coded(piece, opens=number == opened, damaged=number == broken, last=last)
+        if piece:
+            reads.append(piece)
+            times.append(time)
+    plain = Received(
+        reads=reads, times_ns=times, close=received.close, closed_ns=received.closed_ns, error=received.error,
+        status=http.status, headers_ns=headers_ns, cut=http.framed and not http.complete,
+        headers=tuple((name, value) for name, value in http.headers if name in KEPT_HEADERS),
+    )  # fmt: skip
+    found = document(asked, plain)
+    if http.error is not None and not http.coding_broken:
+        found["notes"] = f"the framing was damaged, which these events don't show: {http.error}"
+    elif coder is not None:
+        found["notes"] = f"content-encoding {http.coding} was undone and done again, read by read: sizes differ"
     return found
+
+
+CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": zlib.MAX_WBITS}
+DAMAGE = b"\x07"  # after a flush: the head of a block of the type that does not exist (RFC 1951 section 3.2.3)
+
+
+class _Coder:
+    """Compresses so that each piece can be undone as soon as it came."""
+
+    def __init__(self, coding: str) -> None:
+        self._zlib = zlib.compressobj(wbits=CODINGS[coding])
+        self._ended = False
+
+    def coded(self, piece: bytes, *, opens: bool, damaged: bool, last: bool) -> bytes:
+        """`opens`: the coding begins here, with text or without. `damaged`: what comes here can't be undone. `last`: it ends."""
+        if self._ended or not (piece or opens or damaged):
+            return b""
+        out = self._zlib.compress(piece) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+        self._ended = damaged or last
+        if damaged:
+            return out + DAMAGE
+        return out + self._zlib.flush() if last else out

@@ -32,7 +32,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back: `reads[i]` at `times_ns[i]`. With `status` the reads are body bytes, without it raw HTTP.
+    """What came back: `reads[i]` at `times_ns[i]`. With `status` the reads are body bytes, `headers_ns` their head's time and
+    `cut` whether their framing said that more was to come; without it raw HTTP.
 
     `close` None: the capture ends before the request did.
     """
@@ -44,6 +45,8 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     status: int | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    headers_ns: int | None = None
+    cut: bool = False
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +151,9 @@ def read_exchange(asked: Asked, received: Received, *, fast: bool = True, line_l
     Raises UserError for an API that is not known; whatever the bytes are, they raise nothing.
     """
     reading = Reading(asked.stream, asked.echo_prompt)
-    http = HttpReader() if received.status is None else HttpReader.of_head(received.status, received.headers)
+    http = (
+        HttpReader() if received.status is None else HttpReader.of_head(received.status, received.headers, received.cut)
+    )
     stream = StreamReader(api_of(asked.api), http, reading, line_limit)
     stream.read_all(received.reads, fast=fast)
     stream.end()
@@ -179,7 +184,7 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         headers=tuple(http.headers),
         times_ns=times,
         choices=choices,
-        headers_ns=at(stream.headers_read) if received.status is None else None,
+        headers_ns=at(stream.headers_read) if received.status is None else received.headers_ns,
         first_read_ns=times[0] if times else None,
         first_chunk_ns=at(reading.first_chunk_read),
         first_token_ns=at(min(firsts, default=None)),

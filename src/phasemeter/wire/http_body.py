@@ -34,14 +34,17 @@ class HttpReader:
         self.coding_broken = False
         self.both_lengths = False  # Content-Length beside chunks: the chunks hold (RFC 9112 section 6.3)
         self._state = HEAD
+        self._cut = False
         self._held = b""
         self._left = 0
         self._inflate: _Inflater | None = None
 
     @classmethod
-    def of_head(cls, status: int, headers: Sequence[tuple[str, str]]) -> HttpReader:
-        """A reader whose head is known and whose reads are body bytes, unframed, until the connection closes."""
+    def of_head(cls, status: int, headers: Sequence[tuple[str, str]], cut: bool = False) -> HttpReader:
+        """A reader whose head is known and whose reads are body bytes, unframed, until the connection closes; with `cut` before
+        the end that their framing, undone since, had named."""
         reader = cls()
+        reader._cut = cut
         reader.status = status
         reader.headers = [(name.lower(), value) for name, value in headers]
         reader._state = UNTIL_CLOSE
@@ -55,7 +58,7 @@ class HttpReader:
     @property
     def framed(self) -> bool:
         """Whether the message says itself where it ends (so that a close before that is a truncation)."""
-        return self._state not in (HEAD, UNTIL_CLOSE)
+        return self._cut or self._state not in (HEAD, UNTIL_CLOSE)
 
     @property
     def at_chunk(self) -> bool:
