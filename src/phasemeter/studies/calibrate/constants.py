@@ -22,6 +22,7 @@ from phasemeter.studies.calibrate.rows import COLUMNS, KINDS, Rows
 
 Status = Literal["identified", "assumed", "unidentified"]
 DECODE, MIXED, PREFILL, ALONE, TOKENS, CONTEXTS, SEQUENCES, SQUARES = range(len(COLUMNS))
+ABOVE = 0.01  # of a decode's constant: a mixed step's that is no more above it has the decode's
 Interval = tuple[float | None, float | None]
 
 
@@ -92,9 +93,10 @@ def model_of(rows: Rows, fit: Fit, outside: tuple[float, Interval, str] | None) 
     """The constants, and the step time. `outside`: what requests took beyond the server's own word, where it gave one."""
     has = {name: bool(fit.told[at]) for at, name in enumerate(COLUMNS)}
     low = fit.interval(lambda v: float(v[MIXED] - v[DECODE]))[0]
+    above = low is not None and low > ABOVE * fit.values[DECODE]
     prompts = rows.kind != KINDS.index("decode")
     usual = float(np.median(rows.x[prompts, TOKENS])) if prompts.any() else 1.0
-    terms = _Terms(has, max(1.0, usual), low is not None and low > 0)
+    terms = _Terms(has, max(1.0, usual), bool(above))
     constants = [*_decode(rows, fit, has), *_prefill(rows, fit, terms), _outside(fit, terms, outside)]
     value = {one.name: one.value or 0.0 for one in constants}
     linear = None

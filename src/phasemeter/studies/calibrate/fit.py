@@ -35,32 +35,36 @@ TUKEY = 4.685  # 95 % efficient on normal residuals
 STILL = 0.05  # biweight below this: the row is left out
 MAD = 1.4826
 SHARPEST = 0.3  # no kind of row counts as more precise than this share of the spread of all
+MOST_WIDENED = 3.0
 EXACT = 1e-9  # relative: the clock's and the arithmetic's grain
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Values by COLUMNS (0 where not told). `told`: which. `without`: by stretch, the values from all others.
+    """Values by COLUMNS (0 where not told). `told`: which. `free`: the values where none is bound to 0; `without`: those again, by
+    stretch, from all others. `widen`: by how much a spread at fixed weights is too small for that the weights were found.
 
     `weights`: each row's, 0 to 1; `predicted` in seconds. `spread`: relative, by kind (NaN without rows of it).
     """
 
     values: Floats
     told: Flags
+    free: Floats
     without: Floats
+    widen: float
     weights: Floats
     predicted: Floats
     spread: Floats
 
     def interval(self, of: Callable[[Floats], float], confidence: float = 0.95) -> tuple[float | None, float | None]:
-        """Of a number made of the values; (None, None) where it hangs on a single stretch."""
+        """Of a number made of the values; (None, None) where it hangs on a single stretch. Around the free value, with the bound one in."""
         stretches = len(self.without)
-        value = of(self.values)
+        value, bound = of(self.free), of(self.values)
         spread = np.array([of(one) for one in self.without]) - value
         if stretches < 2 or not np.isfinite(spread).all():
             return None, None
         error = float(np.sqrt((stretches - 1) / stretches * (spread**2).sum()))
-        half = t_quantile((1 + confidence) / 2, stretches - 1) * error
-        return value - half, value + half
+        half = t_quantile((1 + confidence) / 2, stretches - 1) * error * self.widen
+        return min(value - half, bound), max(value + half, bound)
 
 
 def told_by(x: Floats) -> Flags:
@@ -126,8 +130,17 @@ def _fit(rows: Rows, told: Flags) -> Fit:
         expected = _expected(x, y, values)
         weight, spread = _biweights(rows, expected)
     root = np.sqrt(weight) / spread[rows.kind] / expected
-    without = _without_each(x * root[:, None], y * root, rows, told)
-    return Fit(values=values, told=told, without=without, weights=weight, predicted=x @ values, spread=spread)
+    free, without = _without_each(x * root[:, None], y * root, rows, told)
+    return Fit(
+        values=values,
+        told=told,
+        free=free,
+        without=without,
+        widen=_widening((y / expected - 1) / (TUKEY * spread[rows.kind])),
+        weights=weight,
+        predicted=x @ values,
+        spread=spread,
+    )
 
 
 def _expected(x: Floats, y: Floats, values: Floats) -> Floats:
@@ -148,8 +161,18 @@ def _biweights(rows: Rows, expected: Floats) -> tuple[Floats, Floats]:
     return np.where(np.abs(u) < 1, (1 - u**2) ** 2, 0.0), spread
 
 
-def _without_each(x: Floats, y: Floats, rows: Rows, told: Flags) -> Floats:
-    """Values with each stretch left out, not bound to 0; NaN where the others don't tell them."""
+def _widening(u: Floats) -> float:
+    """Mean weight over mean slope of the biweight's score at residuals `u`: what fixed weights leave out of a standard error.
+
+    Source: Huber, Robust Statistics (1981), section 7.6, the asymptotic variance of an M-estimate of regression.
+    """
+    inside = u[np.abs(u) < 1] ** 2
+    slope = float(((1 - inside) * (1 - 5 * inside)).sum())
+    return float(np.clip(((1 - inside) ** 2).sum() / slope, 1.0, MOST_WIDENED)) if slope > 0 else MOST_WIDENED
+
+
+def _without_each(x: Floats, y: Floats, rows: Rows, told: Flags) -> tuple[Floats, Floats]:
+    """(values of all, values with each stretch left out), not bound to 0; NaN where the others don't tell them."""
     names = np.flatnonzero(told)
     sizes = np.linalg.norm(x[:, names], axis=0)
     sizes[sizes == 0] = 1
@@ -158,12 +181,15 @@ def _without_each(x: Floats, y: Floats, rows: Rows, told: Flags) -> Floats:
     found = np.zeros((len(blocks), x.shape[1]))
     squares = np.array([scaled[rows.block == one].T @ scaled[rows.block == one] for one in blocks])
     sides = np.array([scaled[rows.block == one].T @ y[rows.block == one] for one in blocks])
+    whole, sum_of_sides = squares.sum(axis=0), sides.sum(axis=0)
+    free = np.zeros(x.shape[1])
+    free[names] = np.linalg.lstsq(scaled, y, rcond=None)[0] / sizes
     for number in range(len(blocks)):
-        rest, side = squares.sum(axis=0) - squares[number], sides.sum(axis=0) - sides[number]
+        rest, side = whole - squares[number], sum_of_sides - sides[number]
         kept = _independent(rest, names)
         found[number, names] = np.nan
         found[number, names[kept]] = np.linalg.solve(rest[np.ix_(kept, kept)], side[kept]) / sizes[kept]
-    return found
+    return free, found
 
 
 def _independent(gram: Floats, names: Ints) -> Flags:

@@ -1,0 +1,1 @@
+"""Fits are held against constants that are known."""
