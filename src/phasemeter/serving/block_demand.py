@@ -34,13 +34,13 @@ class Decodes:
 
     def join(self, sequence: Sequence, left: int, context: int) -> None:
         """`sequence` holds `context` tokens (a padded batch: is charged for them) and has `left` tokens to go."""
-        steps, samples = self.steps, sequence.samples
+        steps, samples, ends = self.steps, sequence.samples, self.ends
         offset = sequence.offset = context - steps
         sequence._finish_at = finish = steps + left
-        if finish in self.ends:
-            self.ends[finish].append(sequence)
+        if finish in ends:
+            ends[finish].append(sequence)
         else:
-            self.ends[finish] = [sequence]
+            ends[finish] = [sequence]
             heappush(self.heap, finish)
         self.count += samples
         self.offsets += offset * samples

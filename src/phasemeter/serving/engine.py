@@ -86,7 +86,10 @@ class Engine(StepEnds):
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
         if request.samples > 1 or request.prompt_tokens + request.output_tokens > self._served_length:
             self._check(request)
-        self._put(now_ns, "waiting", request)
+        tick, inbox = now_ns << TICK_BITS, self._inbox
+        if inbox and tick < inbox[-1][0]:
+            raise self._backwards(now_ns)
+        inbox.append((tick, "waiting", request))
 
     def offer(self, now_ns: int, request: Request) -> None:
         """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
@@ -182,39 +185,38 @@ class Engine(StepEnds):
     def _put(self, now_ns: int, what: str, request: Request) -> None:
         tick, inbox = now_ns << TICK_BITS, self._inbox
         if inbox and tick < inbox[-1][0]:
-            raise InternalError(f"time went backwards: {now_ns} ns came after {inbox[-1][0] >> TICK_BITS} ns")
+            raise self._backwards(now_ns)
         inbox.append((tick, what, request))
+
+    def _backwards(self, now_ns: int) -> InternalError:
+        return InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
 
     def _receive(self, t: int) -> None:
         """Takes in what has come by `t`; something has."""
         inbox, state = self._inbox, self.state
         while True:
             tick, what, request = inbox.popleft()
-            if what == "waiting":
-                state.waiting.append(self._enter(tick, request))
+            if what == "waiting" or what == "offer":  # made now, not when submitted: it stays in the processor's cache
+                prompt = request.prompt_tokens
+                sequence = Sequence(
+                    request, self._entered, tick >> TICK_BITS, prompt, prompt, request.max_tokens, request.samples,
+                    request.block_hashes, NO_TABLE, NO_FORKS,
+                )  # fmt: skip
+                self._entered += 1
+                if what == "waiting":
+                    state.waiting.append(sequence)
+                else:
+                    sequence.generated, sequence.computed = 1, prompt
+                    state.unpulled.append(sequence)
             elif what == "delivered":
                 sequence = state.in_flight.pop(request.request_id)
                 if not self._aborts.dropped(sequence):
                     state.waiting.append(sequence)
-            elif what == "offer":
-                sequence = self._enter(tick, request)
-                sequence.generated = 1
-                sequence.computed = sequence.target
-                state.unpulled.append(sequence)
             else:
                 sequence = self._released.pop(request.request_id)
                 state.kv.release(sequence, sequence.computed)
             if not inbox or inbox[0][0] > t:
                 return
-
-    def _enter(self, tick: int, request: Request) -> Sequence:
-        """Made when it comes, not when it is submitted: what is far from running lies far from the processor."""
-        order, prompt = self._entered, request.prompt_tokens
-        self._entered = order + 1
-        return Sequence(
-            request, order, tick >> TICK_BITS, prompt, prompt, request.max_tokens, request.samples, request.block_hashes,
-            NO_TABLE, NO_FORKS,
-        )  # fmt: skip
 
     def _begin(self, horizon: int) -> bool:
         """Steps, one after another, until one is in progress; False: none can start by `horizon`. What has ended by then is done with."""

@@ -6,7 +6,7 @@ Source: PagedAttention (arXiv 2309.06180), section 6.1; Knuth, TAOCP 1, 2.5 (bud
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Callable
 
 from phasemeter.errors import UserError
@@ -38,28 +38,33 @@ class Buddies:
                 runs.append(address)
                 address += size
 
-    def take(self, size: int) -> int | None:
-        """The address of a run of `size` (a power of two), or None: the smallest free run that fits is split."""
-        free, run = self.free, size
+    def take(self, slots: int) -> int | None:
+        """The address of a run for `slots`, rounded up to a power of two, or None: the smallest free run that fits is split."""
+        free = self.free
+        size = run = 1 << (slots - 1).bit_length()
         while not (runs := free.get(run)):
             if runs is None:
                 return None
             run <<= 1
         address = runs.pop(0)
-        while run > size:
+        while run != size:
             run >>= 1
             free[run].append(address + run)  # there was none of this size
         return address
 
-    def give_back(self, address: int, size: int) -> None:
-        """Frees a run and joins it with its buddy for as long as that is free."""
-        free = self.free
-        while (buddy := address ^ size) in (runs := free[size]):
-            runs.remove(buddy)
+    def give_back(self, address: int, slots: int) -> None:
+        """Frees a run that was taken for `slots` and joins it with its buddy for as long as that is free."""
+        free, size = self.free, 1 << (slots - 1).bit_length()
+        while True:
+            runs, buddy = free[size], address ^ size
+            at = bisect_left(runs, buddy)
+            if at == len(runs) or runs[at] != buddy:
+                runs.insert(at, address)  # nothing lies between the two
+                return
+            del runs[at]
             if buddy < address:
                 address = buddy
             size <<= 1
-        insort(runs, address)
 
 
 class ReservedKv:
@@ -82,7 +87,7 @@ class ReservedKv:
         self.block_size = block_size
         self.total = self.free = slots // block_size  # blocks that no request has asked for
         self.buddies = Buddies(self.total) if buddy else None
-        self.runs: dict[Sequence, tuple[int, int, int]] = {}  # (blocks asked for, address, blocks of the run)
+        self.runs: dict[Sequence, tuple[int, int]] = {}  # (blocks asked for, address)
 
     def asked(self, sequence: Sequence) -> int:
         """Blocks that the rule reserves for it: every sample has its own."""
@@ -98,17 +103,15 @@ class ReservedKv:
     def reserve(self, sequence: Sequence) -> bool:
         """Reserves for `sequence`; False: there is no room now."""
         blocks = self.asked(sequence)
-        address, run = 0, blocks
+        address: int | None = 0
         if self.buddies is not None:
-            run = power_of_two(blocks)
-            found = self.buddies.take(run)
-            if found is None:
-                return False
-            address = found
+            address = self.buddies.take(blocks)
         elif blocks > self.free:
             return False
+        if address is None:
+            return False
         self.free -= blocks
-        self.runs[sequence] = blocks, address, run
+        self.runs[sequence] = blocks, address
         return True
 
     def hold_back(self, blocks: int) -> None:
@@ -138,10 +141,10 @@ class ReservedKv:
         """Nothing: all is taken."""
 
     def release(self, sequence: Sequence, tokens: int) -> None:
-        blocks, address, run = self.runs.pop(sequence)
+        blocks, address = self.runs.pop(sequence)
         self.free += blocks
         if self.buddies is not None:
-            self.buddies.give_back(address, run)
+            self.buddies.give_back(address, blocks)
 
     def give_up(self, sequence: Sequence) -> None:
         self.release(sequence, 0)

@@ -84,6 +84,13 @@ class State:
         self.seats += sequence.samples
         return sequence
 
+    def start(self) -> Chunk:
+        """Moves the head of waiting, whose memory is reserved, to running: all of its prompt is a chunk of this step."""
+        sequence = self.waiting.popleft()
+        self.running[sequence] = None
+        self.seats += sequence.samples
+        return sequence, sequence.target
+
     def preempt(self, sequence: Sequence) -> None:
         """Takes all KV of a running sequence; it waits, first in line, to recompute prompt and answer so far."""
         decoding = sequence._finish_at >= 0

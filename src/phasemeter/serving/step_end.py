@@ -57,7 +57,8 @@ class StepEnds:
                 self._end_interruptions(t, self._mixed_total + extra)
             decodes = state.decodes
             decodes.steps = done = decodes.steps + steps
-            while (heap := decodes.heap) and heap[0] <= done:
+            heap = decodes.heap
+            while heap and heap[0] <= done:
                 self._end_answers(decodes.ends.pop(heappop(heap), _NOBODY), t)
         else:
             self._end_prefill_step(t - start_t)
@@ -100,8 +101,6 @@ class StepEnds:
         if len(ended) > 1:
             ended.sort(key=_order)
         for sequence in ended:
-            sequence._prefill_stall += self._prefill_total - sequence._prefill_mark
-            sequence._mixed_stall += self._mixed_total - sequence._mixed_mark
             sequence._spans += ((sequence._first_step, last),)
             if self._padded:  # its seat and its memory stay taken until the batch has ended
                 sequence._finish_at = -1
@@ -112,9 +111,8 @@ class StepEnds:
             if self._aborts.unheard:
                 self._tell_end(sequence, t)
             else:
-                self._events.append(
-                    Finished((t + _HALF) >> TICK_BITS, sequence._request.request_id, self._truth(sequence, t))
-                )
+                truth = self._truth(sequence, t)
+                self._events.append(Finished(truth.finish_ns, truth.request_id, truth))
 
     def _tell_end(self, sequence: Sequence, t: int) -> None:
         request_id, unheard = sequence._request.request_id, self._aborts.unheard
@@ -146,9 +144,9 @@ class StepEnds:
             elif sequence._preempted_t >= 0:
                 sequence._preempted_stall += t - sequence._preempted_t
                 sequence._preempted_t = -1
+            sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
             left = sequence._request.output_tokens - generated
             if left and not policy.prefill_only:
-                sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
                 decodes.join(sequence, left, padding or computed)
             else:
                 self._end_at_prefill(sequence, t)
@@ -189,6 +187,7 @@ class StepEnds:
         sequence._first_step = -1
 
     def _truth(self, sequence: Sequence, t: int) -> Truth:
+        """Of a sequence whose last token came at `t`: it decoded until then, or its prompt has just ended."""
         request = sequence._request
         first_ns = (sequence._first_token_t + _HALF) >> TICK_BITS
         return Truth(
@@ -203,8 +202,8 @@ class StepEnds:
             first_ns,  # the step that computed the prompt's last token emitted the first one
             first_ns,
             (t + _HALF) >> TICK_BITS,
-            (sequence._prefill_stall + _HALF) >> TICK_BITS,
-            (sequence._mixed_stall + _HALF) >> TICK_BITS,
+            (sequence._prefill_stall + self._prefill_total - sequence._prefill_mark + _HALF) >> TICK_BITS,
+            (sequence._mixed_stall + self._mixed_total - sequence._mixed_mark + _HALF) >> TICK_BITS,
             (sequence._preempted_stall + _HALF) >> TICK_BITS,
             sequence.preemptions,
             sequence._spans,

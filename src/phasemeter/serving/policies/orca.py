@@ -15,10 +15,8 @@ class Orca(Plain):
     samples = True
 
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
+        waiting, kv, most = state.waiting, state.kv, state.limits.max_num_seqs
         prompts: list[Chunk] = []
-        while state.waiting and state.seats + state.waiting[0].samples <= state.limits.max_num_seqs:
-            head = state.waiting[0]
-            if not state.kv.reserve(head):
-                break
-            prompts.append((state.admit(head.target), head.target))
+        while waiting and state.seats + waiting[0].samples <= most and kv.reserve(waiting[0]):
+            prompts.append(state.start())
         return prompts, True
