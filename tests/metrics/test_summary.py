@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from phasemeter.metrics import distribution
 from phasemeter.metrics.analyse import analyse_rows
-from phasemeter.metrics.definitions import GAPS, HOUSE, PER_REQUEST
+from phasemeter.metrics.definitions import GAPS, HOUSE, PER_REQUEST, value_or_reason
 from phasemeter.metrics.dialects import DIALECTS
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.timeline import Timeline
@@ -49,6 +50,23 @@ def test_failed_and_cancelled_requests_are_counted_and_enter_no_latency() -> Non
     assert result.workload["error_rate"] == pytest.approx(2 / 9)
     assert result.workload["partial_output_tokens"] == 7
     assert result.workload["realised"]["output_tokens"]["sum"] == 70
+
+
+def test_metrics_with_equal_numbers_keep_their_own_names_and_exclusions() -> None:
+    rows = [row([50 + 10 * k, 300], request_id=str(k)) for k in range(60)]
+    rows.append(row([40], request_id="whole", stream=False, first_output_ns=None))
+    result = summed(rows)
+    ttft, ttfo, from_due = (result.metrics[name] for name in ("ttft", "ttfo", "ttft_from_due"))
+    assert ttft.percentiles == ttfo.percentiles == from_due.percentiles and ttft.n == 60
+    assert [metric.definition for metric in (ttft, ttfo, from_due)] == [
+        HOUSE[name].line() for name in ("ttft", "ttfo", "ttft_from_due")
+    ]
+    seen = [one for one in rows if one.outcome == "ok"]
+    for name, metric in result.metrics.items():
+        if name in PER_REQUEST and name != "jitter":
+            told = [value_or_reason(name, one) for one in seen]
+            assert metric.n == sum(value is not None for value, _ in told), name
+            assert metric.excluded == Counter(reason for _, reason in told if reason), name
 
 
 def test_a_run_without_a_success_has_nulls_and_a_reason_and_no_zero() -> None:

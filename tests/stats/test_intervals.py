@@ -113,6 +113,16 @@ def test_batch_means_cover_under_autocorrelation(phi: float) -> None:
     assert all(count / runs >= 0.9 for count in hits.values()), hits
 
 
+def test_several_levels_at_once_are_each_level_alone() -> None:
+    levels = (0.5, 0.9, 0.95, 0.99, 0.999)
+    for values in (*_autoregressive(0.8, np.random.default_rng(8), 4, 700), np.arange(39.0), np.full(90, 2.0)):
+        together = intervals.correlated_quantile_intervals(values, levels)
+        assert together == [intervals.correlated_quantile_interval(values, q) for q in levels]
+        for q in levels:
+            ordered = intervals.ordered_quantile_interval(np.sort(values), q)
+            assert ordered == intervals.quantile_interval(values, q)
+
+
 def test_exchangeable_intervals_would_fail_there() -> None:
     """The reason for batch means: the plain interval of a correlated run is far too narrow."""
     values = np.sort(_autoregressive(0.9, np.random.default_rng(6), 300, 5000), axis=1)

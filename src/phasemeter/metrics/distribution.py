@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phasemeter.records.result import Metric, Percentile
-from phasemeter.stats.intervals import correlated_quantile_interval, quantile_interval
+from phasemeter.stats.intervals import correlated_quantile_intervals, ordered_quantile_interval
 from phasemeter.stats.quantiles import sorted_quantiles
 from phasemeter.stats.stationarity import correlated
 
@@ -39,10 +39,13 @@ def empty(definition: str, unit: str, reason: str, excluded: Mapping[str, int]) 
 def of_requests(values: Floats, definition: str, unit: str, excluded: Mapping[str, int]) -> Metric:
     """One value a request, in the order the requests were due."""
     ordered = np.sort(values)
-    alike = correlated(values)
+    alike, levels = correlated(values), tuple(PERCENTILES.values())
+    if alike:
+        intervals = correlated_quantile_intervals(values, levels)
+    else:
+        intervals = [ordered_quantile_interval(ordered, q) for q in levels]
     percentiles = {}
-    for name, q in PERCENTILES.items():
-        bounds = correlated_quantile_interval(values, q) if alike else quantile_interval(ordered, q)
+    for (name, q), bounds in zip(PERCENTILES.items(), intervals, strict=True):
         flag = few(len(values), q) or ("correlated" if alike else None)
         percentiles[name] = Percentile(value=quantile_of(ordered, q), ci95=_floats(bounds), flag=flag)
     return _metric(values, definition, unit, excluded, percentiles)

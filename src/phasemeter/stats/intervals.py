@@ -22,6 +22,7 @@ from phasemeter.stats.quantiles import (
     Values,
     as_array,
     between,
+    ordered_quantile,
     quantile,
     ranks_of,
     sorted_quantiles,
@@ -70,13 +71,17 @@ def quantile_interval(values: Values, q: float, confidence: float = 0.95) -> Int
 
     A two-sided 95 % bound above p99 needs 368 values, above p50 6. `inf` (a failure as "never") may be among the values.
     """
-    data = np.sort(as_array(values))
-    n, side = data.size, 1 - (1 - confidence) / 2
+    return ordered_quantile_interval(np.sort(as_array(values)), q, confidence)
+
+
+def ordered_quantile_interval(ordered: Floats, q: float, confidence: float = 0.95) -> Interval:
+    """As `quantile_interval`, of values that are in order already."""
+    n, side = ordered.size, 1 - (1 - confidence) / 2
     high = order_rank(n, q, side)
     low = order_rank(n, 1 - q, side)  # the same from the other end
     return (
-        None if low is None else _at_rank(data[::-1], low),
-        None if high is None else _at_rank(data, high),
+        None if low is None else _at_rank(ordered[::-1], low),
+        None if high is None else _at_rank(ordered, high),
     )
 
 
@@ -153,19 +158,29 @@ def correlated_quantile_interval(
     for its own uncertainty), read off the sample, bounds the quantile (Woodruff, JASA 1952). Of the worth of "at most the
     quantile" and of the ranks the lower counts: a tail with few crossings looks independent just when it looks short.
     """
+    return correlated_quantile_intervals(values, (q,), confidence, batches)[0]
+
+
+def correlated_quantile_intervals(
+    values: Values, levels: Sequence[float], confidence: float = 0.95, batches: int = BATCHES
+) -> list[Interval]:
+    """`correlated_quantile_interval` at each of several levels: values are put in order once for all of them."""
     data = as_array(values)
     if data.size < 2 * batches:
-        return None, None
+        return [(None, None) for _ in levels]
     ordered = np.sort(data)
-    point = quantile(ordered, q)
-    worth = min(effective_n((data <= point).astype(np.float64), batches), effective_n(ranks_of(data), batches))
+    by_rank = effective_n(ranks_of(data), batches)
     tail = (1 - confidence) / 2
     ratio = normal_quantile(1 - tail) / t_quantile(1 - tail, batches - 1)
-    low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)
-    return (
-        None if (1 - q) ** worth > tail else quantile(ordered, low),
-        None if q**worth > tail else quantile(ordered, high),
-    )
+    found: list[Interval] = []
+    for q in levels:
+        below = (data <= ordered_quantile(ordered, q)).astype(np.float64)
+        worth = min(effective_n(below, batches), by_rank)
+        low, high = wilson_interval(q * worth * ratio**2, worth * ratio**2, confidence)
+        lower = None if (1 - q) ** worth > tail else ordered_quantile(ordered, low)
+        upper = None if q**worth > tail else ordered_quantile(ordered, high)
+        found.append((lower, upper))
+    return found
 
 
 def clustered_quantile_interval(groups: Sequence[Values], q: float, confidence: float = 0.95) -> Interval:

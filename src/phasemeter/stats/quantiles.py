@@ -38,6 +38,13 @@ def quantile(values: Values, q: float) -> float:
     return between(float(part[low]), float(part[high]), position - low)
 
 
+def ordered_quantile(ordered: Floats, q: float) -> float:
+    """As `quantile`, of one value or more that are in order already."""
+    position = q * (ordered.size - 1)
+    low = int(position)
+    return between(float(ordered[low]), float(ordered[min(low + 1, ordered.size - 1)]), position - low)
+
+
 def between(low: float, high: float, weight: float) -> float:
     """`low + weight × (high − low)`, exact at both ends and without inf − inf."""
     if weight == 0 or low == high:
