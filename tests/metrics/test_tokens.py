@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phasemeter.metrics.tokens import bundled_first, count_tokens
+from phasemeter.metrics.boundaries import row_of_exchange
+from phasemeter.metrics.definitions import PER_REQUEST
+from phasemeter.metrics.tokens import TokenCounts, bundled_first, count_tokens
 from phasemeter.wire.exchange import Asked, Exchange
 from tests.wire.streams import DONE, chunk, event, finished, read, usage
 
@@ -156,6 +158,73 @@ def test_reasoning_counted_but_not_streamed_is_hidden_and_the_rest_is_visible() 
     counts = count_tokens(read([(n * 1.0, event(chunk("a"))) for n in (50, 52, 54)] + [(55, finished(103, **details))]))
     assert (counts.output_tokens, counts.hidden_reasoning, counts.visible) == (103, True, 3)
     assert counts.warnings == {"hidden_reasoning"}
+
+
+def test_reasoning_that_a_total_shows_beside_the_completion_tokens_is_output_all_the_same() -> None:
+    beside = {"completion_tokens_details": {"reasoning_tokens": 89}, "total_tokens": 7 + 3 + 89}
+    texts = [(n * 1.0, event(chunk("a"))) for n in (50, 52, 54)]
+    counts = count_tokens(read([*texts, (55, finished(3, **beside))], asked=Asked(max_tokens=3)))
+    assert (counts.output_tokens, counts.reasoning, counts.visible) == (92, 89, 3)
+    assert counts.warnings == {"hidden_reasoning"}
+    none_left = {"completion_tokens_details": {"reasoning_tokens": 60}, "total_tokens": 7 + 60}
+    assert count_tokens(read([(9, finished(0, "length", **none_left))])).output_tokens == 60
+    inside = {"completion_tokens_details": {"reasoning_tokens": 2}}
+    assert count_tokens(read([*texts, (55, finished(3, **inside))])).output_tokens == 3
+
+
+def responses(kind: str, **more: Any) -> bytes:
+    return event({"type": kind, **more}, name=kind)
+
+
+def test_a_summary_of_reasoning_is_none_of_the_tokens_counted() -> None:
+    told = {"input_tokens": 7, "output_tokens": 102, "output_tokens_details": {"reasoning_tokens": 100}}
+    end = responses("response.completed", response={"status": "completed", "usage": told})
+    answer = [
+        (50, responses("response.output_text.delta", delta="a")),
+        (52, responses("response.output_text.delta", delta="b")),
+    ]
+    summary = [(n * 1.0, responses("response.reasoning_summary_text.delta", delta="t")) for n in (1, 2)]
+    found = read([*summary, *answer, (53, end)], asked=Asked(api="openai.responses"))
+    counts = count_tokens(found)
+    assert (counts.output_tokens, counts.hidden_reasoning, counts.visible) == (102, True, 2)
+    row = row_of_exchange(found, counts, "r", 0)
+    assert PER_REQUEST["visible_tpot"](row) == pytest.approx(0.002)
+    streamed = [(n * 1.0, responses("response.reasoning_text.delta", delta="t")) for n in (1, 2)]
+    assert not count_tokens(read([*streamed, *answer, (53, end)], asked=Asked(api="openai.responses"))).hidden_reasoning
+
+
+def messages(block: dict[str, Any], delta: dict[str, Any] | None, usage: dict[str, Any], **opening: int) -> TokenCounts:
+    """The counts of an Anthropic answer of two texts after a block (with a delta) that may be thinking."""
+    start = {"input_tokens": 5, "output_tokens": 1, **opening}
+    events = [
+        event({"type": "message_start", "message": {"usage": start}}),
+        event({"type": "content_block_start", "index": 0, "content_block": block}),
+    ]
+    events += [event({"type": "content_block_delta", "index": 0, "delta": delta})] if delta else []
+    texts = [
+        event({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": t}}) for t in "ab"
+    ]
+    end = event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}) + event(
+        {"type": "message_stop"}
+    )
+    reads = [*events, *texts, end]
+    return count_tokens(
+        read([(float(n), data) for n, data in enumerate(reads, 1)], asked=Asked(api="anthropic.messages"))
+    )
+
+
+def test_sealed_thinking_is_hidden_whether_or_not_it_is_counted() -> None:
+    signed = {"type": "signature_delta", "signature": "x"}
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    told = {"output_tokens": 52, "output_tokens_details": {"thinking_tokens": 50}}
+    counted = messages(thinking, signed, told, cache_read_input_tokens=10)
+    assert (counted.hidden_reasoning, counted.reasoning, counted.visible) == (True, 50, 2)
+    for block, delta in ((thinking, signed), ({"type": "redacted_thinking", "data": "x"}, None)):
+        found = messages(block, delta, {"output_tokens": 52})
+        assert (found.hidden_reasoning, found.visible, found.warnings) == (True, None, {"hidden_reasoning"})
+    shown = messages(thinking, {"type": "thinking_delta", "thinking": "hm"}, {"output_tokens": 52})
+    assert not shown.hidden_reasoning
+    assert not messages({"type": "text", "text": ""}, None, {"output_tokens": 2}).hidden_reasoning
 
 
 def test_reasoning_that_was_streamed_is_not_hidden_under_whichever_name() -> None:

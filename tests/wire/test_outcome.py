@@ -101,6 +101,47 @@ def test_text_and_done_without_a_finish_reason_is_ok_with_a_warning() -> None:
     assert (found.outcome, found.warnings) == ("ok", {"missing_finish_reason"})
 
 
+COMPLAINTS = [
+    (
+        b"data: {'error': {'message': 'worker lost'}}\n\n",
+        "{'error': {'message': 'worker lost'}}",
+    ),  # as Python writes it
+    (b"data: Internal Server Error\n\n", "Internal Server Error"),
+    (b"data: [ERROR] engine is gone\n\n", "[ERROR] engine is gone"),
+    (event('"engine is gone"'), "engine is gone"),
+    (event({"detail": "engine is gone"}), "engine is gone"),
+    (event({"code": 50501, "message": "engine is gone"}), "engine is gone"),
+]
+
+
+@pytest.mark.parametrize(("last", "words"), COMPLAINTS)
+@pytest.mark.parametrize("after", [b"", DONE])
+def test_an_answer_that_stops_at_a_complaint_of_no_known_shape_fails_in_its_words(
+    last: bytes, words: str, after: bytes
+) -> None:
+    found = read([PARTIAL, (6, last + after)])
+    assert (found.outcome, found.failure, found.failure_text) == ("failed", "server_error_in_stream", words)
+    assert found.first_token_ns == 5 * MS
+
+
+def test_an_error_that_python_wrote_counts_without_its_blank_line_too() -> None:
+    found = read([PARTIAL, (6, b"data: {'error': 'worker lost'}")])
+    assert (found.failure, found.failure_text) == ("server_error_in_stream", "{'error': 'worker lost'}")
+
+
+@pytest.mark.parametrize(("words", "_"), COMPLAINTS[1:])
+def test_odd_words_beside_an_answer_that_goes_on_to_its_end_are_no_failure(words: bytes, _: str) -> None:
+    assert read([PARTIAL, (6, words), (7, event(chunk("b"))), (8, finished(2))]).outcome == "ok"
+    assert read([PARTIAL, (6, words), (7, event(chunk("b"))), (8, DONE)]).outcome == "ok"
+    assert read([PARTIAL, (6, event(chunk(finish="stop")) + words + DONE)]).outcome == "ok"
+
+
+@pytest.mark.parametrize("beat", ["ping", "[PING]", ": keep-alive", "HEARTBEAT"])
+def test_a_heartbeat_in_a_data_line_carries_nothing(beat: str) -> None:
+    found = read([(1, event(beat)), PARTIAL, (6, event(beat)), (7, finished(1))])
+    assert (found.outcome, found.warnings, found.first_chunk_ns) == ("ok", frozenset(), 5 * MS)
+
+
 def test_a_finish_reason_and_a_clean_close_is_ok_without_done() -> None:
     found = read([PARTIAL, (6, event(chunk(finish="stop")))], at=30)
     assert (found.outcome, found.warnings, found.stream_end_ns) == ("ok", {"missing_done"}, 30 * MS)

@@ -281,7 +281,7 @@ _ROWS = (
     Definition(name="tpot", start="first_token", end="last_token", divisor="output_tokens − 1", excluded=_TPOT_EXCLUDED,
                special="tpot_per_choice", words="time per output token after the first; for n > 1 the mean over the choices",
                source="vLLM bench serve TPOT; AIPerf inter_token_latency"),
-    Definition(name="visible_tpot", start="first_token", end="last_token", divisor="visible_tokens − 1",
+    Definition(name="visible_tpot", start="first_output", end="last_token", divisor="visible_tokens − 1",
                excluded=("not_streamed", "no_output", "no_hidden_reasoning", "unknown_visible_tokens",
                          "fewer_than_2_visible_tokens", "single_arrival"),
                words="time per streamed token where reasoning was counted but hidden"),

@@ -72,7 +72,11 @@ def count_tokens(exchange: Exchange, tokenizer: Tokenizer | None = None) -> Toke
     if exchange.outcome == "ok" and exchange.asked.stream:
         if any(bundled_first(tokens) for tokens in per_event):
             warnings.add("first_chunk_bundled")
-        if single_arrival(exchange) and not _told_before(choices) and _several(exchange, visible if hidden else output):
+        if (
+            single_arrival(exchange)
+            and not _told_before(choices)
+            and _several(exchange, visible if hidden and visible is not None else output)
+        ):
             warnings.add("stream_not_incremental")
     return TokenCounts(
         output_tokens=output,
@@ -143,7 +147,8 @@ def _impossible(exchange: Exchange, server: int | None, steps: list[int] | None)
     if server is None:
         return None
     maximum = exchange.asked.max_tokens
-    if maximum is not None and server > maximum * max(exchange.asked.n, len(exchange.choices), 1):
+    limited = server - (exchange.reasoning_tokens or 0) if exchange.reasoning_apart else server
+    if maximum is not None and limited > maximum * max(exchange.asked.n, len(exchange.choices), 1):
         return "usage_exceeds_max_tokens"
     regular = steps is not None and steps == list(range(1, len(steps) + 1))
     if regular and steps is not None and len(steps) >= SHORTEST_PATTERN:
@@ -199,18 +204,29 @@ def _several(exchange: Exchange, output: int | None) -> bool:
 
 
 def _hidden(exchange: Exchange, output: int | None) -> tuple[bool, int | None]:
-    """Whether reasoning was counted but not streamed, and how many tokens were streamed then.
+    """Whether reasoning was counted but not streamed, and how many tokens were streamed then (None: not known).
 
-    More events than visible tokens: the reasoning was streamed after all, inside the content.
+    More events than visible tokens: the reasoning was streamed after all, inside the content. A summary of it is none of the
+    tokens counted. Sealed reasoning that no count tells of is somewhere in the output tokens.
     """
     reasoning = exchange.reasoning_tokens
-    if not reasoning or output is None or any(choice.has(REASONING) for choice in exchange.choices):
+    seen = any(choice.has(REASONING) for choice in exchange.choices) and not exchange.summarised_reasoning
+    if output is None or seen or reasoning == 0:
         return False, None
+    if reasoning is None:
+        return exchange.sealed_reasoning, None
     visible = output - reasoning
-    events = sum(len(choice.reads) for choice in exchange.choices)
+    events = sum(_outside_reasoning(choice) for choice in exchange.choices)
     if visible < 0 or events > visible:
         return False, None
     return True, visible
+
+
+def _outside_reasoning(choice: Choice) -> int:
+    """How many output events hold something else than reasoning."""
+    if not choice.has(REASONING):
+        return len(choice.reads)
+    return sum(choice.channel_at(event) != REASONING for event in range(len(choice.reads)))
 
 
 def _per_choice(choices: Sequence[Choice], output: int | None, local: list[int] | None) -> tuple[int | None, ...]:

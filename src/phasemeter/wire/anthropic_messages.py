@@ -37,6 +37,7 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     if kind == "content_block_delta" and isinstance(obj.get("delta"), dict):
         delta = obj["delta"]
         field, channel = DELTAS.get(str(delta.get("type")), ("", ""))
+        reading.sealed = reading.sealed or delta.get("type") == "signature_delta"
         text = delta.get(field)
         if isinstance(text, str) and text:
             if channel != TOOL:
@@ -64,6 +65,7 @@ def _output(reading: Reading, channel: str, text: str, read: int, number: int) -
 
 def _block(reading: Reading, block: dict[str, Any], read: int, number: int) -> None:
     """A block's opening: a tool's name is output, and so is text, should it bring some."""
+    reading.sealed = reading.sealed or block.get("type") == "redacted_thinking" or bool(block.get("signature"))
     for field, channel in (("thinking", REASONING), ("text", CONTENT), ("name", TOOL)):
         text = block.get(field)
         if isinstance(text, str) and text:
@@ -83,9 +85,8 @@ def _count(reading: Reading, raw: Any, read: int, started: bool = False) -> None
     known: dict[str, int] = reading.memory.setdefault("cache", {})
     known.update({field: count for field in CACHE_FIELDS if (count := whole(raw.get(field))) is not None})
     if usage.prompt_tokens is not None and any(known.values()):
-        usage = Usage(
-            usage.prompt_tokens + sum(known.values()), usage.completion_tokens, None, known.get(CACHE_FIELDS[0], 0)
-        )
+        prompt, cached = usage.prompt_tokens + sum(known.values()), known.get(CACHE_FIELDS[0], 0)
+        usage = Usage(prompt, usage.completion_tokens, usage.reasoning_tokens, cached)
     reading.count(usage, read, None)
 
 

@@ -21,6 +21,7 @@ TIMING_KEYS = frozenset({
 })  # fmt: skip
 MOST_TOKENS = 10**15  # more is no count
 CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+THOUGHT = ("reasoning_tokens", "thinking_tokens")
 WORDS = 400  # how much of a server's own words is kept
 
 
@@ -32,9 +33,12 @@ class Told(NamedTuple):
 
 
 class Usage:
-    """Token counts as the server gave them; None where it gave none. Zero counts as not yet given."""
+    """Token counts as the server gave them; None where it gave none. Zero counts as not yet given.
 
-    __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "reasoning_tokens")
+    `apart`: the total shows that reasoning is no part of the completion tokens.
+    """
+
+    __slots__ = ("apart", "cached_tokens", "completion_tokens", "prompt_tokens", "reasoning_tokens")
 
     def __init__(
         self,
@@ -47,6 +51,13 @@ class Usage:
         self.completion_tokens = completion
         self.reasoning_tokens = reasoning
         self.cached_tokens = cached
+        self.apart = False
+
+    @property
+    def generated(self) -> int | None:
+        """Completion tokens with reasoning inside, wherever the server counts it."""
+        apart = self.reasoning_tokens if self.apart else None
+        return self.completion_tokens if apart is None else (self.completion_tokens or 0) + apart
 
 
 class Choice:
@@ -159,6 +170,11 @@ class Reading:
         self.silent_reads: list[int] = []  # chunks with a choice whose text is empty, without a role
         self.bare_reads: list[int] = []  # chunks with a choice but no text at all: a role, a finish reason
         self.reasoning_field: str | None = None
+        self.sealed = False  # reasoning went by that only its author can read
+        self.summarised = False  # what came of the reasoning is a summary: none of the tokens counted
+        self.complaint: str | None = (
+            None  # the words of the last event, where it was no answer but looked like an error
+        )
         self.plain: tuple[tuple[str | int, ...], int, str] | None = None  # see `template`
         self.told = Told()
         self.memory: dict[str, Any] = {}  # what an API's reader has to remember between events
@@ -238,6 +254,7 @@ class Reading:
         known.completion_tokens = usage.completion_tokens or known.completion_tokens
         known.reasoning_tokens = known.reasoning_tokens if usage.reasoning_tokens is None else usage.reasoning_tokens
         known.cached_tokens = known.cached_tokens if usage.cached_tokens is None else usage.cached_tokens
+        known.apart = usage.apart
 
     def silent(self, read: int) -> None:
         """A chunk with a choice but neither role nor text: some tools stamp these as tokens."""
@@ -293,14 +310,23 @@ def usage_of(value: Any) -> Usage | None:
     output_details = value.get("completion_tokens_details") or value.get("output_tokens_details")
     details = output_details if isinstance(output_details, dict) else value
     inputs = prompt_details if isinstance(prompt_details, dict) else value
-    reasoning = _first(details, "reasoning_tokens")
+    reasoning = _first(details, *THOUGHT)
     cached = _first(inputs, *CACHED)
-    return Usage(
+    usage = Usage(
         _first(value, "prompt_tokens", "input_tokens"),
         _first(value, "completion_tokens", "output_tokens"),
-        _first(value, "reasoning_tokens") if reasoning is None and details is not value else reasoning,
+        _first(value, *THOUGHT) if reasoning is None and details is not value else reasoning,
         _first(value, *CACHED) if cached is None and inputs is not value else cached,
     )
+    usage.apart = _counted_apart(usage, _first(value, "total_tokens"))
+    return usage
+
+
+def _counted_apart(usage: Usage, total: int | None) -> bool:
+    """Whether reasoning stands beside the completion tokens instead of in them: xAI's and Gemini's totals show it."""
+    if not usage.reasoning_tokens or usage.prompt_tokens is None or total is None:
+        return False
+    return total == usage.prompt_tokens + (usage.completion_tokens or 0) + usage.reasoning_tokens
 
 
 def finish_of(value: Any) -> str | None:
@@ -317,6 +343,17 @@ def error_text(error: Any) -> str:
     if isinstance(error, list) and error:
         return error_text(error[0])
     return str(error)[:WORDS]
+
+
+def complaint(obj: dict[str, Any]) -> str | None:
+    """The words of a document that is no answer but a complaint: `detail` (FastAPI), or a message with a code beside it."""
+    if "choices" in obj or "usage" in obj:
+        return None
+    words = obj.get("detail") or obj.get("message") or obj.get("msg")
+    coded = obj.get("detail") or any(
+        obj.get(key) for key in ("code", "status", "status_code", "error_code", "error_type")
+    )
+    return error_text(obj) if coded and words and not isinstance(obj.get("message"), dict) else None
 
 
 def reported_error(obj: dict[str, Any], name: bytes = b"") -> str | None:

@@ -82,6 +82,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     silent_ns: tuple[int, ...]  # chunks with a choice whose text is empty, without a role
     bare_ns: tuple[int, ...]  # chunks with a choice but no text at all
     reasoning_field: str | None
+    sealed_reasoning: bool  # signed or encrypted reasoning went by
+    summarised_reasoning: bool
+    reasoning_apart: bool  # the server counts reasoning beside its completion tokens, not in them
     response_id: str | None
     model: str | None
     timings: dict[str, Any]  # the engine's own times, raw
@@ -192,7 +195,7 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         last_token_ns=at(max(lasts, default=None)),
         stream_end_ns=_stream_end(stream, received),
         prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
+        completion_tokens=usage.generated,
         reasoning_tokens=usage.reasoning_tokens,
         cached_tokens=usage.cached_tokens,
         usage_ns=at(reading.usage_read),
@@ -202,6 +205,9 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         silent_ns=tuple(times[read] for read in reading.silent_reads),
         bare_ns=tuple(times[read] for read in reading.bare_reads),
         reasoning_field=reading.reasoning_field,
+        sealed_reasoning=reading.sealed,
+        summarised_reasoning=reading.summarised,
+        reasoning_apart=usage.apart,
         response_id=reading.response_id and mended(reading.response_id),
         model=reading.model and mended(reading.model),
         timings=strict(reading.timings),

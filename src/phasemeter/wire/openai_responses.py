@@ -56,6 +56,7 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         reading.fail("server_error_in_stream", reported_error(obj, b"error") or "")
         return
     reading.known = reading.known or str(kind).startswith("response.")
+    reading.summarised = reading.summarised or "summary" in str(kind)
     channel = DELTAS.get(str(kind))
     if channel is not None:
         _delta(reading, obj, channel, read)
@@ -172,6 +173,7 @@ def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> Non
     for field in ("arguments", "input"):
         _whole(reading, item.get(field), TOOL, (number, None), read)
     listed = [item.get(field) for field in ("summary", "content")]
+    reading.summarised = reading.summarised or bool(listed[0] and not listed[1])
     parts = [part for found in listed if isinstance(found, list) for part in found if isinstance(part, dict)]
     reasoning = item.get("type") == "reasoning"
     for channel, field in ((REASONING if reasoning else CONTENT, "text"), (REFUSAL, "refusal")):

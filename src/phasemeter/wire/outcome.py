@@ -59,6 +59,8 @@ def judge(stream: StreamReader, close: Close | None, error: str | None) -> Verdi
     if broken is not None:
         return failed("finish_reason_error", f"finish_reason is {broken!r}")
     clean = close in ("eof", "complete")
+    if reading.complaint is not None and (clean or reading.done_read is not None) and not _finished(reading):
+        return failed("server_error_in_stream", reading.complaint)
     if _ended(stream.api, reading) or (clean and _whole(stream)):
         return Verdict("ok")
     if close is None or close == "cancelled":
@@ -74,6 +76,13 @@ def _ended(api: Api, reading: Reading) -> bool:
         return True
     answered = any(choice.reads or choice.finish_reason for choice in reading.choices.values())
     return reading.done_read is not None and api.mark == "finish" and answered
+
+
+def _finished(reading: Reading) -> bool:
+    """Whether the answer had come to its end, or had not begun: then odd last words are no reason for its end."""
+    choices = reading.choices.values()
+    done = bool(choices) and all(choice.finish_reason for choice in choices)
+    return reading.terminal_read is not None or done or not reading.known
 
 
 def _whole(stream: StreamReader) -> bool:

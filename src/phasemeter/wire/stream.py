@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.wire.apis import Api
-from phasemeter.wire.events import Reading, Told, reported_error, usage_of
+from phasemeter.wire.events import WORDS, Reading, Told, complaint, reported_error, usage_of
 from phasemeter.wire.follow import Follower
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.lines import LineSplitter
@@ -26,6 +26,7 @@ FIRST_BYTES = 200
 DONE_WORDS = (b"[DONE]", b'"[DONE]"')
 HEARTBEATS = (b"ping", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive")  # event names
 
+BROKEN_ERROR = re.compile(r"""\s*\{\s*['"]error['"]\s*:""")  # written as Python writes it, or cut: no JSON, but clear
 PREFIXES = re.compile(rb"^(?:data:[ \t]*)+")
 
 _decode = msgspec.json.Decoder().decode
@@ -112,6 +113,8 @@ class StreamReader:
         if self.form != "sse" or not self._sse.clean or reading.terminal_read is not None:
             return False
         if reading.done_read is not None or reading.error is not None or self.http.error is not None:
+            return False
+        if reading.complaint is not None:
             return False
         return self.http.at_chunk or self.http.plain
 
@@ -223,16 +226,18 @@ class StreamReader:
 
     def _unreadable(self, data: bytes, event: SseEvent) -> None:
         text = data.decode("utf-8", "replace")
-        if event.name == b"error":
+        if event.name == b"error" or BROKEN_ERROR.match(text):
             self.reading.data_events += 1
             self.reading.fail("server_error_in_stream", text)
             return
-        if event.name in HEARTBEATS:
+        if event.name in HEARTBEATS or data.strip(b" \t[]:.").lower() in HEARTBEATS:
             return
         mended = parse(text.encode())
         if mended is not _NOT_JSON and "\ufffd" in text:
             self.reading.warnings.add("invalid_utf8")
         self._give(mended, event.name, event.reads[-1])
+        if mended is _NOT_JSON and not text.lstrip().startswith("{"):
+            self.reading.complaint = text[:WORDS]
 
     def _done(self, data: bytes, read: int) -> bool:
         if data.strip() not in DONE_WORDS:
@@ -250,12 +255,14 @@ class StreamReader:
         if isinstance(document, list) and len(document) == 1:  # TGI answers a batch of one as a list
             document = document[0]
         if not isinstance(document, dict):
+            reading.complaint = document[:WORDS] if isinstance(document, str) and document.strip() else None
             return
         if reading.done_read is not None:
             self._after_done(document, read)
             return
         reading.data_events += 1
         reading.plain = None
+        reading.complaint = complaint(document)
         reading.told = NOTHING
         if reading.first_chunk_read is None:
             reading.first_chunk_read = read
@@ -287,6 +294,8 @@ class StreamReader:
             return
         whole = [line for line in left.lines if line.strip() == b"[DONE]" or parse(line) is not _NOT_JSON]
         if parse(left.data) is _NOT_JSON and not whole:
+            if BROKEN_ERROR.match(left.data.decode("utf-8", "replace")):
+                self._unreadable(left.data, left)
             return  # cut in the middle: what there was of it is no event
         if len(whole) < len(left.lines) and parse(left.data) is _NOT_JSON:
             kept = [(line, read) for line, read in zip(left.lines, left.reads, strict=True) if line in whole]
