@@ -2,7 +2,8 @@
 
 One process, one thread, epoll and a heap of due writes; every chunk is prepared beforehand, so that a write costs a clock
 reading and a system call. `python bench/truth_server.py --log FILE [--ttft-ms 200] [--gap-ms 20] [--spread]` prints its port,
-serves POST requests (max_tokens tokens each), and writes its log when its standard input ends.
+serves POST requests (max_tokens tokens each), and writes its log when its standard input ends. With `--spread` first tokens come up
+to a gap later, evenly over the streams: writes are paced, however close together the requests came.
 
 The log is text, a line a request: client port, then CLOCK_MONOTONIC ns of the request's arrival and just before each write.
 The arrival is the kernel's (SO_TIMESTAMPNS): of a thousand requests at once, a reader in Python sees the last tens of ms late.
@@ -32,6 +33,7 @@ CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 LAST_CHUNK = b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST)
 STAMP, SPACE, UNPACK = 35, socket.CMSG_SPACE(16), struct.Struct("@qq").unpack
 TOKENS = re.compile(rb'"max_tokens":\s*(\d+)')
+GOLDEN = (5**0.5 - 1) / 2
 LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--log", required=True)
     parser.add_argument("--ttft-ms", type=float, default=200)
     parser.add_argument("--gap-ms", type=float, default=20)
+    parser.add_argument("--spread", action="store_true")
     options = parser.parse_args()
     descriptor_limit.require(
         0
@@ -59,10 +62,25 @@ def main() -> None:
     listener.setblocking(False)
     print(listener.getsockname()[1], flush=True)
     with open(options.log, "w", encoding="ascii") as log:
-        serve(listener, log, round(options.ttft_ms * 1e6), round(options.gap_ms * 1e6))
+        pace = Pace(round(options.ttft_ms * 1e6), round(options.gap_ms * 1e6), options.spread)
+        serve(listener, log, pace)
 
 
-def serve(listener: socket.socket, log: object, ttft_ns: int, gap_ns: int) -> None:
+class Pace:
+    """When the tokens of a stream are due."""
+
+    def __init__(self, ttft_ns: int, gap_ns: int, spread: bool) -> None:
+        self._ttft_ns, self.gap_ns, self._spread = ttft_ns, gap_ns, spread
+        self._streams = 0
+
+    def first_ns(self, arrival_ns: int) -> int:
+        """Spread: multiples of the golden ratio lie evenly on a circle, however many there are."""
+        self._streams += 1
+        phase = self._streams * GOLDEN % 1 if self._spread else 0
+        return arrival_ns + self._ttft_ns + round(phase * self.gap_ns)
+
+
+def serve(listener: socket.socket, log: object, pace: Pace) -> None:
     poll = select.epoll()
     poll.register(listener.fileno(), select.EPOLLIN)
     poll.register(sys.stdin.fileno(), select.EPOLLIN)
@@ -87,7 +105,7 @@ def serve(listener: socket.socket, log: object, ttft_ns: int, gap_ns: int) -> No
             except OSError:
                 stream.left = 0
             if stream.left:
-                heapq.heapreplace(due, (at + gap_ns, fd))
+                heapq.heapreplace(due, (at + pace.gap_ns, fd))
             else:
                 heapq.heappop(due)
                 lines.append(f"{stream.port} " + " ".join(map(str, stream.times)) + "\n")
@@ -101,7 +119,7 @@ def serve(listener: socket.socket, log: object, ttft_ns: int, gap_ns: int) -> No
                 log.writelines(lines)  # type: ignore[attr-defined]
                 return
             else:
-                take(streams, streams[fd], fd, due, ttft_ns)
+                take(streams, streams[fd], fd, due, pace)
 
 
 def accept(listener: socket.socket, streams: dict[int, Stream], poll: select.epoll) -> None:
@@ -118,7 +136,7 @@ def accept(listener: socket.socket, streams: dict[int, Stream], poll: select.epo
         poll.register(sock.fileno(), select.EPOLLIN)
 
 
-def take(streams: dict[int, Stream], stream: Stream, fd: int, due: list[tuple[int, int]], ttft_ns: int) -> None:
+def take(streams: dict[int, Stream], stream: Stream, fd: int, due: list[tuple[int, int]], pace: Pace) -> None:
     try:
         data, control, _, _ = stream.sock.recvmsg(1 << 18, SPACE)
     except OSError:
@@ -136,7 +154,7 @@ def take(streams: dict[int, Stream], stream: Stream, fd: int, due: list[tuple[in
         stream.left = int(tokens[1]) if tokens else 1
         now = time.monotonic_ns()
         stream.times = [arrival_ns(control, now)]
-        heapq.heappush(due, (now + ttft_ns, fd))
+        heapq.heappush(due, (pace.first_ns(now), fd))
 
 
 def arrival_ns(control: list[tuple[int, int, bytes]], now: int) -> int:
