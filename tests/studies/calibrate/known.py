@@ -30,7 +30,7 @@ def plan_of(
 ) -> Plan:
     lines = f"{{prefill_s: {list(truth.prefill_s)}, decode_s: {list(truth.decode_s)}}}"
     return parse_plan(
-        f"workload: {{{lengths}, arrivals: {load}, requests: 120}}\n"
+        f"workload: {{{lengths}, arrivals: {load}, requests: 100}}\n"
         f"deployment: {{model: llama-3.1-8b, hardware: H100, {deployment}, step_time: {{linear: {lines}}}}}"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 import pytest
 
@@ -19,7 +21,7 @@ LOADS = {
     "prompts first": ("{poisson: 3 req/s}", "policy: vllm_v0", TRUTH),
     "prompts first, in a closed loop": ("{concurrency: 8}", "policy: sglang", DEARER),
     "whole prompts beside decodes": ("{poisson: 3 req/s}", "policy: orca", TRUTH),
-    "stall-free chunks": ("{poisson: 3 req/s}", "policy: sarathi, policy_options: {chunk_size: 256}", TRUTH),
+    "stall-free chunks": ("{poisson: 3 req/s}", "policy: sarathi, max_num_batched_tokens: 256", TRUTH),
 }
 
 
@@ -27,6 +29,12 @@ def fitted(*runs: Run, held_out: tuple[Run, ...] = ()) -> Calibration:
     found = calibrate(runs, held_out)
     assert isinstance(found, Calibration)
     return found
+
+
+@cache
+def fitted_load(load: str, told: bool) -> Calibration:
+    arrivals, deployment, truth = LOADS[load]
+    return fitted(run_of(plan_of(arrivals, deployment=deployment, truth=truth), told=told))
 
 
 def truth_of(name: str, truth: LinearCoefficients) -> float:
@@ -51,8 +59,7 @@ def holds(one: Constant, true: float) -> bool:
 @pytest.mark.parametrize("told", [True, False], ids=["told by the server", "seen by the client alone"])
 @pytest.mark.parametrize("load", LOADS)
 def test_the_constants_that_a_run_identifies_are_those_it_was_made_with(load: str, told: bool) -> None:
-    arrivals, deployment, truth = LOADS[load]
-    found = fitted(run_of(plan_of(arrivals, deployment=deployment, truth=truth), told=told)).model
+    truth, found = LOADS[load][2], fitted_load(load, told).model
     for one in found.constants:
         if one.status == "identified" and one.name != "outside":
             assert one.value == pytest.approx(truth_of(one.name, truth), rel=2e-4), one
@@ -67,9 +74,7 @@ def test_the_constants_that_a_run_identifies_are_those_it_was_made_with(load: st
 
 @pytest.mark.parametrize("load", LOADS)
 def test_a_run_predicted_with_its_own_constants_is_the_run(load: str) -> None:
-    arrivals, deployment, truth = LOADS[load]
-    plan = plan_of(arrivals, deployment=deployment, truth=truth)
-    found = fitted(run_of(plan, told=True))
+    deployment, found = LOADS[load][1], fitted_load(load, told=True)
     if not any(word in deployment for word in ("orca", "sarathi", "max_num")):  # what no run shows of its scheduler
         for one in found.predictions:
             for metric in ("ttft", "tpot", "e2e"):

@@ -22,6 +22,7 @@ from phasemeter.studies.calibrate.rows import COLUMNS, KINDS, Rows
 
 Status = Literal["identified", "assumed", "unidentified"]
 DECODE, MIXED, PREFILL, ALONE, TOKENS, CONTEXTS, SEQUENCES, SQUARES = range(len(COLUMNS))
+ONE_LENGTH = 1.2  # the 90th percentile of prompts within so many times the 10th
 ABOVE = 0.01  # of a decode's constant: a mixed step's that is no more above it has the decode's
 Interval = tuple[float | None, float | None]
 
@@ -92,11 +93,9 @@ class _Terms(msgspec.Struct, frozen=True):
 def model_of(rows: Rows, fit: Fit, outside: tuple[float, Interval, str] | None) -> Model:
     """The constants, and the step time. `outside`: what requests took beyond the server's own word, where it gave one."""
     has = {name: bool(fit.told[at]) for at, name in enumerate(COLUMNS)}
-    low = fit.interval(lambda v: float(v[MIXED] - v[DECODE]))[0]
-    above = low is not None and low > ABOVE * fit.values[DECODE]
     prompts = rows.kind != KINDS.index("decode")
     usual = float(np.median(rows.x[prompts, TOKENS])) if prompts.any() else 1.0
-    terms = _Terms(has, max(1.0, usual), bool(above))
+    terms = _Terms(has, max(1.0, usual), has["mixed"] and _above(fit))
     constants = [*_decode(rows, fit, has), *_prefill(rows, fit, terms), _outside(fit, terms, outside)]
     value = {one.name: one.value or 0.0 for one in constants}
     linear = None
@@ -114,6 +113,26 @@ def model_of(rows: Rows, fit: Fit, outside: tuple[float, Interval, str] | None) 
         mixed_ci95=fit.interval(lambda v: float(v[MIXED])) if has["mixed"] else (None, None),
         fit=fit,
     )
+
+
+def with_one_constant(rows: Rows, fit: Fit) -> Rows | None:
+    """The rows with one constant for prompts, alone or beside decodes, where both were told and the form has them equal: mixed
+    steps cost more than decodes, and not for sure another constant than prompts alone. None: as they are."""
+    if not (fit.told[MIXED] and fit.told[PREFILL] and _above(fit)):
+        return None
+    low, high = fit.interval(lambda values: float(values[MIXED] - values[PREFILL]))
+    if low is None or high is None or not low <= 0 <= high:
+        return None
+    x = rows.x.copy()
+    x[:, PREFILL] += x[:, MIXED]
+    x[:, MIXED] = 0
+    return msgspec.structs.replace(rows, x=x)
+
+
+def _above(fit: Fit) -> bool:
+    """Whether mixed steps have a larger constant than decodes, beyond doubt."""
+    low = fit.interval(lambda values: float(values[MIXED] - values[DECODE]))[0]
+    return low is not None and low > ABOVE * float(fit.values[DECODE])
 
 
 def _simple(fit: Fit, name: str, unit: str, column: int, by: str) -> Constant:
@@ -137,24 +156,34 @@ def _decode(rows: Rows, fit: Fit, has: dict[str, bool]) -> list[Constant]:
                 ("constant", "step"), ("per_context_token", "context token"), ("per_sequence", "sequence")
             )
         ]  # fmt: skip
-    batch = rows.x[rows.x[:, SEQUENCES] > 0, SEQUENCES]
     found = [_simple(fit, "decode.constant", "step", DECODE, f"{steps} decode steps")]
     if has["contexts"]:
-        contexts = rows.x[rows.of("decode"), CONTEXTS]
+        contexts = _per_step(rows, CONTEXTS)
         by = f"contexts of {np.quantile(contexts, 0.05):.0f} to {np.quantile(contexts, 0.95):.0f} tokens in all"
         found.append(_simple(fit, "decode.per_context_token", "context token", CONTEXTS, by))
     else:
-        why = "contexts differed too little for what they cost: it is in the constant"
+        why = "contexts differed too little, or times too much, for what they cost: it is in the constant"
         found.append(_unknown("decode.per_context_token", "context token", why, "contexts"))
     if has["sequences"]:
-        most = rows.x[rows.of("decode"), SEQUENCES]
-        by = f"batches of {most.min():.0f} to {most.max():.0f}"
+        batch = _per_step(rows, SEQUENCES)
+        by = f"batches of {batch.min():.0f} to {batch.max():.0f}"
         found.append(_simple(fit, "decode.per_sequence", "sequence", SEQUENCES, by))
     else:
-        usual = f"{np.median(batch):.0f}"
-        why = f"the batch was nearly always {usual}: what that costs is in the constant"
+        least, usual, most = np.quantile(_per_step(rows, SEQUENCES), [0.1, 0.5, 0.9])
+        why = (
+            f"the batch was nearly always {usual:.0f}"
+            if least == most
+            else "too much noise for the batches that there were"
+        )
+        why += ": what that costs is in the constant"
         found.append(_unknown("decode.per_sequence", "sequence", why, "batches"))
     return found
+
+
+def _per_step(rows: Rows, column: int) -> Floats:
+    """Of decode steps, where several may have come as one."""
+    x = rows.x[rows.of("decode")]
+    return np.asarray(x[:, column] / x[:, DECODE])
 
 
 def _unknown(name: str, unit: str, why: str, measure: str) -> Constant:
@@ -170,9 +199,10 @@ def _prefill(rows: Rows, fit: Fit, terms: _Terms) -> list[Constant]:
             _unknown(f"prefill.{name}", unit, why, "prompts")
             for name, unit in (("constant", "step"), ("per_token", "token"), ("per_token_squared", "token²"))
         ]
-    constant = _made(fit, "prefill.constant", "step", terms.prefill, f"{counts['prefill']} prefills alone")
+    shared = f" and {counts['mixed']} beside decodes" if counts["mixed"] and not has["mixed"] else ""
+    constant = _made(fit, "prefill.constant", "step", terms.prefill, f"{counts['prefill']} prefills alone{shared}")
     if not has["tokens"]:
-        why = "the prompts had one length: taken as the decode's constant, which reads the same weights"
+        why = f"{_why_not(rows)}: taken as the decode's constant, which reads the same weights"
         constant = msgspec.structs.replace(constant, status="assumed", by=why, measure="lengths")
     elif not has["prefill"] and terms.above and has["mixed"]:
         constant = msgspec.structs.replace(constant, by=f"{counts['mixed']} steps with prompts and decodes")
@@ -188,12 +218,18 @@ def _prefill(rows: Rows, fit: Fit, terms: _Terms) -> list[Constant]:
     ranged = f"{sum(counts.values())} prefills of {np.quantile(lengths, 0.05):.0f} to {np.quantile(lengths, 0.95):.0f} tokens"
     each = _made(fit, "prefill.per_token", "token", terms.per_token, ranged)
     if not has["tokens"]:
-        why = "the prompts had one length: what is left above the constant"
+        why = f"{_why_not(rows)}: what is left above the constant"
         each = msgspec.structs.replace(each, status="assumed", by=why, measure="lengths")
     if has["squares"]:
         return [constant, each, _simple(fit, "prefill.per_token_squared", "token²", SQUARES, ranged)]
-    why = "prompts' lengths differed too little for their square: it is in the line"
+    why = "lengths differed too little, or times too much, for the square of a prompt: it is in the line"
     return [constant, each, _unknown("prefill.per_token_squared", "token²", why, "lengths")]
+
+
+def _why_not(rows: Rows) -> str:
+    """Why a prompt's length and its constant are not told apart."""
+    low, high = np.quantile(rows.x[rows.kind != KINDS.index("decode"), TOKENS], [0.1, 0.9])
+    return "the prompts had one length" if high < ONE_LENGTH * low else "too much noise for the lengths that there were"
 
 
 def _outside(fit: Fit, terms: _Terms, told: tuple[float, Interval, str] | None) -> Constant:

@@ -205,8 +205,7 @@ def _independent(gram: Floats, names: Ints) -> Flags:
 
 
 def _vague(rows: Rows, found: Fit) -> int | None:
-    """The told constant that is least certain for what it adds to a row, if that is too much; never one of the first four."""
-    worst, at = VAGUE, None
+    """A told constant that is too uncertain for what it adds to a row; never one of the first four. A bend goes before its line."""
     for name in ("squares", "sequences", "contexts", "tokens"):
         column = COLUMNS.index(name)
         if not found.told[column]:
@@ -215,6 +214,7 @@ def _vague(rows: Rows, found: Fit) -> int | None:
         share = float(np.median(rows.x[use, column] / rows.y[use]))
         low, high = found.interval(lambda values, column=column: float(values[column]))  # type: ignore[misc]
         half = np.inf if low is None or high is None else (high - low) / 2
-        if half * share > worst:
-            worst, at = half * share, column
-    return at
+        if half * share > VAGUE:
+            squares = COLUMNS.index("squares")
+            return squares if name == "tokens" and found.told[squares] else column
+    return None

@@ -80,7 +80,7 @@ def observed(row: RequestRow, told: Sequence[EvidenceValue], origin_ns: int) -> 
     if not prompt or not tokens or sent is None or first is None or last is None or row.n > 1:
         return None
     durations = durations_of(told)
-    times = np.asarray(events[0] if len(events) == 1 else (), dtype=np.int64) - origin_ns
+    times = _arrivals(row) - origin_ns
 
     def seconds(name: str) -> float | None:
         found = durations.get(name)
@@ -99,6 +99,14 @@ def observed(row: RequestRow, told: Sequence[EvidenceValue], origin_ns: int) -> 
         queue_s=seconds("queue"),
         scored=row.outcome == "ok" and row.phase == "measured",
     )
+
+
+def _arrivals(row: RequestRow) -> Ints:
+    """When each token came, as far as events tell: one that holds several stands as often. Empty for several choices."""
+    if len(row.choices) != 1:
+        return np.empty(0, dtype=np.int64)
+    times, tokens = np.asarray(row.choices[0].times_ns, dtype=np.int64), row.choices[0].tokens
+    return times if tokens is None else np.repeat(times, tokens)
 
 
 def in_order(requests: Iterable[Observed]) -> tuple[Observed, ...]:

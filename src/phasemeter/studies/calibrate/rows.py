@@ -48,7 +48,7 @@ def decode_rows(steps: Steps, taken: Flags | None = None) -> Rows:
         usable &= ~taken
     at = np.flatnonzero(usable)
     x = np.zeros((len(at), len(COLUMNS)))
-    x[:, COLUMNS.index("decode")] = 1
+    x[:, COLUMNS.index("decode")] = steps.depth[at]
     x[:, COLUMNS.index("contexts")] = steps.contexts[at]
     x[:, COLUMNS.index("sequences")] = steps.decodes[at]
     return _rows(x, steps.lengths_s[at], steps.ends_s[at], np.zeros(len(at), dtype=np.int64))
@@ -94,8 +94,8 @@ def _group(
     tokens = float(sum(new))
     squares = float(sum(k * (2 * one.cached_tokens + k) for k, one in zip(new, requests, strict=True)))
     span = slice(first, last + 1)
-    mixed = int((steps.decodes[span] > 0).sum())
-    bare = last + 1 - first - mixed
+    mixed = int(steps.depth[span][steps.decodes[span] > 0].sum())
+    bare = int((steps.decodes[span] == 0).sum())
     end = float(steps.ends_s[last])
     alone = 0
     if first > 0 and steps.running[first] > 0:

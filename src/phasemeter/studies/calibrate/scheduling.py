@@ -45,7 +45,7 @@ def seen_in(run: Run, steps: Steps | None) -> Seen:
         return Seen(mixed=True, seats=None, most_tokens=most_tokens)
     busy = (steps.firsts > 0) & (steps.running > 0)
     mixed = int((busy & (steps.decodes > 0)).sum()) * 2 >= int(busy.sum())
-    running = steps.decodes + steps.firsts
+    running = steps.running + steps.firsts
     in_flight = np.searchsorted(sent, steps.ends_s) - np.searchsorted(last, steps.ends_s, side="left")
     peak = int(running.max())
     full = float(((running == peak) & (in_flight > peak)).mean())

@@ -13,7 +13,7 @@ import numpy as np
 
 from phasemeter.serving.step_time import LinearCoefficients
 from phasemeter.stats.intervals import quantile_interval
-from phasemeter.studies.calibrate.constants import Interval, Model, model_of
+from phasemeter.studies.calibrate.constants import Interval, Model, model_of, with_one_constant
 from phasemeter.studies.calibrate.fit import STILL, fit
 from phasemeter.studies.calibrate.observed import Floats, Run
 from phasemeter.studies.calibrate.replay import Error, Serving, errors, replayed
@@ -61,7 +61,7 @@ def equations(run: Run, steps: Steps) -> Rows:
 def _usual(decoding: Rows, steps: Steps) -> Floats:
     values = fit(in_blocks([decoding], STRETCHES)).values
     decode, contexts, sequences = (values[COLUMNS.index(name)] for name in ("decode", "contexts", "sequences"))
-    return np.asarray(decode + contexts * steps.contexts + sequences * steps.decodes)
+    return np.asarray(decode * steps.depth + contexts * steps.contexts + sequences * steps.decodes)
 
 
 def outside_of(runs: Sequence[Run]) -> tuple[float, Interval, str] | None:
@@ -115,7 +115,10 @@ def calibrate(runs: Sequence[Run], held_out: Sequence[Run], build: Build | None 
 
 
 def _model(rows: Rows, runs: Sequence[Run]) -> Model:
-    return model_of(rows, fit(rows), outside_of(runs))
+    found = fit(rows)
+    if (shared := with_one_constant(rows, found)) is not None:
+        rows, found = shared, fit(shared)
+    return model_of(rows, found, outside_of(runs))
 
 
 def half_s(run: Run) -> float:
