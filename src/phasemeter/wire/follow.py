@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from phasemeter.wire.events import Reading, Told, usage_of
-from phasemeter.wire.shape import Path, Shape, shape_of, text_in
+from phasemeter.wire.shape import Path, Shape, shape_of
 from phasemeter.wire.template import TEMPLATES, Template, learn
 
 SHAPES = 4  # kept at a time
@@ -123,26 +123,13 @@ class Follower:
 
     def _row(self, shape: Shape, reads: Sequence[bytes], number: int) -> int:
         """Takes reads from `number` on as long as that shape fits; the number of the first that it does not."""
-        match, begun = shape.match, number
-        texts, counts, last = [], [], None
-        while number < len(reads):
-            data = reads[number]
-            found = match(data)
-            if found is None:
-                break
-            text = text_in(data, found[shape.text])
-            if text is None:
-                break
-            if shape.count:
-                counts.append(int(found[shape.count]))
-            texts.append(text)
-            last = found
-            number += 1
+        texts, counts, last = shape.take(reads, number)
+        end = number + len(texts)
         if last is not None:
-            self._take(shape, range(begun, number), texts, counts)
+            self._take(shape, range(number, end), texts, counts)
             if shape.last_wins:
                 self._last_wins(shape, last[shape.document])
-        return number
+        return end
 
     def _take(self, shape: Shape, numbers: range, texts: list[str], counts: list[int]) -> None:
         """What a row of events adds: texts in their reads, the tokens told with each, the running counts."""

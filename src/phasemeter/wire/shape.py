@@ -8,7 +8,7 @@ reading in full would take in the same way; all else is read in full.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,10 +44,10 @@ class Shape:
     """One read = one event that a pattern matches whole. `told` is what each such event says beside its text.
 
     `last_wins`: the last event of a row has more to say (timings, the whole usage). `size`, `text`, `count`, `document` are
-    groups of the pattern (0: none), `fixed` are groups whose bytes have to stay what they are.
+    groups of the pattern (0: none), `fixed` are groups whose bytes have to stay what they are (`held`).
     """
 
-    __slots__ = ("channel", "choice", "count", "document", "fixed", "fullmatch", "last_wins", "named", "place", "size", "text",
+    __slots__ = ("channel", "choice", "count", "document", "fixed", "fullmatch", "held", "last_wins", "named", "place", "size", "text",
                  "told")  # fmt: skip
 
     def __init__(self, place: Path, choice: int, channel: str, told: Told) -> None:
@@ -57,23 +57,35 @@ class Shape:
         self.told = told
         self.fullmatch = re.compile(b"").fullmatch
         self.size = self.text = self.count = self.document = 0
-        self.fixed: tuple[tuple[int, bytes], ...] = ()
+        self.fixed: tuple[int, ...] = ()
+        self.held: bytes | tuple[bytes, ...] | None = None  # as `Match.group` gives one group, or several
         self.last_wins = False
         self.named = False  # it holds the response's id: fit for use once that is known
 
-    def match(self, data: bytes) -> re.Match[bytes] | None:
-        """The match of a read that holds one such event, else None. Its text is yet to be looked at (`text_in`)."""
-        found = self.fullmatch(data)
-        if found is None or len(data) > LONGEST:
-            return None
-        if self.size:
-            size = found[1]
-            if int(size, 16) != len(data) - len(size) - 4:
-                return None
-        for group, held in self.fixed:
-            if found[group] != held:
-                return None
-        return found
+    def take(self, reads: Sequence[bytes], number: int) -> tuple[list[str], list[int], re.Match[bytes] | None]:
+        """The texts, and the counts, of the reads from `number` on that each hold one such event, up to the first that does
+        not; and the match of the last one."""
+        fullmatch, size, count, text_group = self.fullmatch, self.size, self.count, self.text
+        fixed, held = self.fixed, self.held
+        texts: list[str] = []
+        counts: list[int] = []
+        last = None
+        for data in reads[number:]:
+            found = fullmatch(data)
+            if found is None or len(data) > LONGEST:
+                break
+            if size and int(found[1], 16) != len(data) - len(found[1]) - 4:
+                break
+            if fixed and found.group(*fixed) != held:
+                break
+            text = text_in(data, found[text_group])
+            if text is None:
+                break
+            if count:
+                counts.append(int(found[count]))
+            texts.append(text)
+            last = found
+        return texts, counts, last
 
     def of(self, data: bytes) -> Shape | None:
         """This shape for another stream, of which `data` is an event; None where it does not fit."""
@@ -81,10 +93,14 @@ class Shape:
         if found is None:
             return None
         other = Shape(self.place, self.choice, self.channel, self.told)
-        for name in ("fullmatch", "size", "text", "count", "document", "last_wins", "named"):
+        for name in ("fullmatch", "size", "text", "count", "document", "fixed", "last_wins", "named"):
             setattr(other, name, getattr(self, name))
-        other.fixed = tuple((group, found[group]) for group, _ in self.fixed)
+        other.hold(found)
         return other if fits(other, data) else None
+
+    def hold(self, found: re.Match[bytes]) -> None:
+        """Take what stands in the fixed groups for what has to stand there."""
+        self.held = found.group(*self.fixed) if self.fixed else None
 
 
 def text_in(data: bytes, raw: bytes) -> str | None:
@@ -103,8 +119,7 @@ def text_in(data: bytes, raw: bytes) -> str | None:
 
 
 def fits(shape: Shape, data: bytes) -> bool:
-    found = shape.match(data)
-    return found is not None and text_in(data, found[shape.text]) is not None
+    return bool(shape.take([data], 0)[0])
 
 
 def leaves(document: bytes) -> Iterator[Leaf]:
@@ -164,7 +179,7 @@ def shape_of(data: bytes, body: bytes, document: bytes, place: tuple[Path, int, 
                 at = max(at, leaf.end)
                 continue
             parts += [re.escape(document[at : leaf.start]), hole]
-            groups = _number_groups(shape, leaf, document, hole, groups)
+            groups = _number_groups(shape, hole, groups)
             at = leaf.end
     except msgspec.DecodeError:
         return None
@@ -172,17 +187,21 @@ def shape_of(data: bytes, body: bytes, document: bytes, place: tuple[Path, int, 
     if not shape.text or bool(shape.count) != told.counts:
         return None
     shape.fullmatch = re.compile(b"".join(parts)).fullmatch
+    found = shape.fullmatch(data)
+    if found is None:
+        return None
+    shape.hold(found)
     return shape if fits(shape, data) else None
 
 
-def _number_groups(shape: Shape, leaf: Leaf, document: bytes, hole: bytes, groups: int) -> int:
+def _number_groups(shape: Shape, hole: bytes, groups: int) -> int:
     """Notes which group of the pattern the hole is, if it is one."""
     if hole is TEXT:
         shape.text = groups + 1
     elif hole is COUNT:
         shape.count = groups + 1
     elif hole.startswith(b"(") and not hole.startswith(b"(?"):
-        shape.fixed += ((groups + 1, document[leaf.start : leaf.end]),)
+        shape.fixed += (groups + 1,)
     else:
         return groups
     return groups + 1
