@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from phasemeter.cli.completed import Api, FileName
 from phasemeter.cli.numbers import NUMBER, WHOLE
 
 LOAD = Group("Load", sort_key=1)
@@ -21,6 +22,7 @@ LIMITS = Group("Limits", sort_key=5)
 OUTPUT = Group("Output", sort_key=6)
 
 Text = str | None
+File = FileName | None
 
 
 @dataclass(kw_only=True)
@@ -54,7 +56,7 @@ class BenchOptions:
         ),
     ] = None
     trace: Annotated[
-        Text, Parameter(group=LOAD, help="replay a request trace (Azure, BurstGPT, Mooncake, CSV, JSONL)")
+        File, Parameter(group=LOAD, help="replay a request trace (Azure, BurstGPT, Mooncake, CSV, JSONL)")
     ] = None
     rate_scale: Annotated[
         Text, Parameter(group=LOAD, help="with --trace: play it this many times faster (gaps are scaled)")
@@ -124,7 +126,7 @@ class BenchOptions:
     ] = None
     output_tokens: Annotated[Text, Parameter(group=WORK, help="asked output length, max_tokens (default 64)")] = None
     prompts: Annotated[
-        Text, Parameter(group=WORK, help="a JSONL file of prompts: {prompt}, {messages}, or ShareGPT {conversations}")
+        File, Parameter(group=WORK, help="a JSONL file of prompts: {prompt}, {messages}, or ShareGPT {conversations}")
     ] = None
     prefix: Annotated[
         Text,
@@ -138,7 +140,7 @@ class BenchOptions:
         False
     )
     tokenizer: Annotated[
-        Text,
+        File,
         Parameter(
             group=WORK,
             help="a local tokenizer.json or its folder, for exact prompt lengths and local counts (extra `tokenizers`)",
@@ -162,9 +164,10 @@ class BenchOptions:
         Parameter(group=SERVICE, help='model name; default: the only one the server lists; "a=3,b=1": a mix by weight'),
     ] = None
     api: Annotated[
-        Text,
+        Api | None,
         Parameter(
             group=SERVICE,
+            show_choices=False,
             help="openai.chat (default), openai.completions, openai.responses, anthropic.messages, ollama.chat, "
             "ollama.generate, llamacpp.completion, tgi.generate_stream, sglang.generate",
         ),
@@ -185,7 +188,7 @@ class BenchOptions:
     insecure: Annotated[bool, Parameter(group=SERVICE, negative="", help="don't check the server's certificate")] = (
         False
     )
-    ca_file: Annotated[Text, Parameter(group=SERVICE, help="certificates to trust (PEM)")] = None
+    ca_file: Annotated[File, Parameter(group=SERVICE, help="certificates to trust (PEM)")] = None
     proxy: Annotated[
         Text,
         Parameter(group=SERVICE, help='send through this proxy ("env": the one in the environment); default: none'),
@@ -213,9 +216,9 @@ class BenchOptions:
     timeout_total: Annotated[Text, Parameter(group=LIMITS, help="for a whole request (default: none)")] = None
 
     contract: Annotated[
-        Text, Parameter(group=OUTPUT, help="a contract: its workload is offered and its promises are checked")
+        File, Parameter(group=OUTPUT, help="a contract: its workload is offered and its promises are checked")
     ] = None
-    output: Annotated[Text, Parameter(group=OUTPUT, alias="-o", help="run directory (default runs/<utc>-<model>)")] = (
+    output: Annotated[File, Parameter(group=OUTPUT, alias="-o", help="run directory (default runs/<utc>-<model>)")] = (
         None
     )
     no_text: Annotated[

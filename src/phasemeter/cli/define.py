@@ -9,14 +9,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.completed import FileName, Word
 from phasemeter.errors import UserError
 
 
 def define(
-    word: str | None = None,
+    word: Annotated[Word | None, Parameter(show_choices=False)] = None,
     *,
     for_run: Annotated[
-        str | None, Parameter(name="--for", help="a run directory: how far the choice moves its number")
+        FileName | None, Parameter(name="--for", help="a run directory: how far the choice moves its number")
     ] = None,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:

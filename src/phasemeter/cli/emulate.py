@@ -9,16 +9,17 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.completed import FileName
 from phasemeter.cli.numbers import WHOLE
 
 
 def emulate(
-    plan: str,
+    plan: FileName,
     *,
     port: Annotated[int, WHOLE, Parameter(help="0 takes a free one and says which")] = 8000,
     host: Annotated[str, Parameter(help="where to listen")] = "127.0.0.1",
     truth: Annotated[
-        str | None, Parameter(help="append the truth of each request to this file, a JSON line each")
+        FileName | None, Parameter(help="append the truth of each request to this file, a JSON line each")
     ] = None,
     otlp: Annotated[str | None, Parameter(help="send spans to this OTLP/HTTP endpoint")] = None,
     real_time: Annotated[

@@ -8,11 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from phasemeter.cli.completed import FileName
 from phasemeter.errors import FileError
 from phasemeter.lazy import load
 
 
-def export_exchange(target: str, *, with_text: bool = False, output: Path | None = None, json: bool = False) -> int:
+def export_exchange(
+    target: FileName, *, with_text: bool = False, output: Path | None = None, json: bool = False
+) -> int:
     """Write one exchange in the recorded-exchange format, its text replaced by filler of the same length.
 
     Parameters

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from phasemeter.cli.completed import FileName
 from phasemeter.cli.numbers import whole
 from phasemeter.cli.tokenizer_option import tokenizer_at
 from phasemeter.lazy import load
@@ -17,7 +18,7 @@ WIDEST_TEXT = 60
 
 
 def inspect(
-    target: str, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, whole(1)] = 200
+    target: FileName, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, whole(1)] = 200
 ) -> int:
     """Look into one exchange: its boundaries, chunks, tokens, gaps and warnings.
 
@@ -44,7 +45,7 @@ def inspect(
     if json:
         sys.stdout.write(load("msgspec").json.encode(document).decode() + "\n")
         return 0
-    _print(target, document, time_line(found), rows)
+    _print(str(target), document, time_line(found), rows)
     return 0
 
 

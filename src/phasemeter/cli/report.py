@@ -10,17 +10,19 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.completed import FileName, Tool
 from phasemeter.cli.contract import read_contract
 from phasemeter.errors import UserError
 
 
 def report(
-    run: str,
+    run: FileName,
     *,
     as_tool: Annotated[
-        str | None,
+        Tool | None,
         Parameter(
             name="--as",
+            show_choices=False,
             help="print it as that tool would: vllm, aiperf, genai-perf, nim, guidellm, sglang, inference-perf, evalscope,"
             " genai-bench",
         ),
@@ -85,7 +87,7 @@ def report(
     return 0 if result.outcomes.ok else 1
 
 
-def _write_html(run: str, out: Path, as_tool: str | None) -> int:
+def _write_html(run: FileName, out: Path, as_tool: str | None) -> int:
     if as_tool is not None:
         lazy.load("phasemeter.metrics.dialects").dialect(as_tool)
     succeeded = lazy.load("phasemeter.report.html.write").write_report(Path(run), out, as_tool)
@@ -93,7 +95,7 @@ def _write_html(run: str, out: Path, as_tool: str | None) -> int:
     return 0 if succeeded else 1
 
 
-def _table(which: str, run: str) -> Iterator[str]:
+def _table(which: str, run: FileName) -> Iterator[str]:
     analysis, tables = lazy.load("phasemeter.runs.analysis"), lazy.load("phasemeter.report.csv")
     if which == "events":
         yield from tables.events(analysis.rows(run))

@@ -8,22 +8,24 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.completed import FileName
 from phasemeter.cli.contract import read_contract
 from phasemeter.cli.numbers import WHOLE
 from phasemeter.errors import FileError
 
 
 def simulate(
-    plan: str,
+    plan: FileName,
     *,
-    output: Annotated[str | None, Parameter(name=["-o", "--output"], help="write a run directory here")] = None,
+    output: Annotated[FileName | None, Parameter(name=["-o", "--output"], help="write a run directory here")] = None,
     seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's")] = None,
     replications: Annotated[int, WHOLE, Parameter(help="runs with seeds of their own, for intervals between runs")] = 1,
     goodput: Annotated[
         bool, Parameter(negative="", help="search the highest rate within the plan's objectives")
     ] = False,
     contract: Annotated[
-        str | None, Parameter(help="simulate its workload, count its goodput; with --goodput: search what keeps it")
+        FileName | None,
+        Parameter(help="simulate its workload, count its goodput; with --goodput: search what keeps it"),
     ] = None,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
@@ -43,7 +45,7 @@ def simulate(
         phasemeter simulate plan.yaml --replications 10 -o runs/simulated
         phasemeter simulate plan.yaml --contract chat.yaml --goodput
     """
-    read, promised = read_plan(plan), None
+    read, promised = read_plan(str(plan)), None
     if contract is not None:
         promised = read_contract(lazy.load("pathlib").Path(contract))
         read = lazy.load("phasemeter.runs.goodput").workload_of(read, promised)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from phasemeter import lazy
+from phasemeter.cli.completed import FileName
 from phasemeter.cli.numbers import NUMBER, WHOLE
 from phasemeter.errors import FileError, UserError
 from phasemeter.report.plain import plain
@@ -20,7 +21,7 @@ SHOWN = 10
 
 def trace(
     file: Annotated[
-        str, Parameter(help="Azure, BurstGPT or Mooncake trace, or a CSV/JSONL with named columns (also .gz)")
+        FileName, Parameter(help="Azure, BurstGPT or Mooncake trace, or a CSV/JSONL with named columns (also .gz)")
     ],
     /,
     *,
