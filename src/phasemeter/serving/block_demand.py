@@ -29,7 +29,7 @@ class Decodes:
         self.demand = [0] * block_size
         self.owing: dict[Sequence, int] = {}
         self.heap: list[int] = []  # finish steps, one that isn't in `ends` is stale:
-        self.ends: dict[int, list[Sequence]] = {}  # who ends with that step
+        self.ends: dict[int, tuple[Sequence, ...]] = {}  # who ends with that step
         self.members: list[dict[Sequence, None]] | None = [{} for _ in range(block_size)] if by_slot else None
 
     def join(self, sequence: Sequence, left: int, context: int) -> None:
@@ -38,9 +38,9 @@ class Decodes:
         offset = sequence.offset = context - steps
         sequence._finish_at = finish = steps + left
         if finish in ends:
-            ends[finish].append(sequence)
+            ends[finish] += (sequence,)
         else:
-            ends[finish] = [sequence]
+            ends[finish] = (sequence,)
             heappush(self.heap, finish)
         self.count += samples
         self.offsets += offset * samples
@@ -61,9 +61,9 @@ class Decodes:
     def leave(self, sequence: Sequence) -> None:
         """Before its end."""
         finish = sequence._finish_at
-        self.ends[finish].remove(sequence)
-        if not self.ends[finish]:
-            del self.ends[finish]
+        others = tuple(one for one in self.ends.pop(finish) if one is not sequence)
+        if others:
+            self.ends[finish] = others
         self.end(sequence)
 
     def end(self, sequence: Sequence) -> int:

@@ -39,10 +39,9 @@ NEVER = 1 << 200  # later than any tick
 
 def steps_within(base: int, growth: int, room: int) -> int:
     """The most steps whose durations base, base + growth, … add up to at most `room` ticks."""
-    if room < base:
-        return 0
-    if not growth:
-        return room // base
+    steps = room // base
+    if growth * (steps * (steps - 1) >> 1) <= room - base * steps:  # they hardly grow
+        return steps
     # growth·j² + (2·base − growth)·j ≤ 2·room, solved for j
     middle = 2 * base - growth
     return (isqrt(middle * middle + 8 * growth * room) - middle) // (2 * growth)
@@ -79,17 +78,17 @@ class Engine(StepEnds):
         self._served_length = min(one for one in bounds if one is not None) + 1
         self._grow = None if isinstance(kv, ReservedKv) else kv.grow
         self._entered = 0
-        self._inbox: deque[tuple[int, str, Request]] = deque()  # (tick, what, who)
+        self._inbox: deque[tuple[int, str, Request]] = deque()  # (ns, what, who)
         self._released: dict[str, Sequence] = {}  # whose KV goes with the next step
 
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
         if request.samples > 1 or request.prompt_tokens + request.output_tokens > self._served_length:
             self._check(request)
-        tick, inbox = now_ns << TICK_BITS, self._inbox
-        if inbox and tick < inbox[-1][0]:
+        inbox = self._inbox
+        if inbox and now_ns < inbox[-1][0]:
             raise self._backwards(now_ns)
-        inbox.append((tick, "waiting", request))
+        inbox.append((now_ns, "waiting", request))
 
     def offer(self, now_ns: int, request: Request) -> None:
         """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
@@ -127,7 +126,7 @@ class Engine(StepEnds):
 
     def _next_input(self) -> int | None:
         """The tick of the next thing from outside."""
-        coming = self._aborts.next_t(self._inbox[0][0] if self._inbox else NEVER)
+        coming = self._aborts.next_t(self._inbox[0][0] << TICK_BITS if self._inbox else NEVER)
         return None if coming == NEVER else coming
 
     def advance(self, now_ns: int) -> list[Event]:
@@ -183,23 +182,23 @@ class Engine(StepEnds):
             raise UserError(f"{who}: {request.samples} samples, but max_num_seqs is {limits.max_num_seqs}")
 
     def _put(self, now_ns: int, what: str, request: Request) -> None:
-        tick, inbox = now_ns << TICK_BITS, self._inbox
-        if inbox and tick < inbox[-1][0]:
+        inbox = self._inbox
+        if inbox and now_ns < inbox[-1][0]:
             raise self._backwards(now_ns)
-        inbox.append((tick, what, request))
+        inbox.append((now_ns, what, request))
 
     def _backwards(self, now_ns: int) -> InternalError:
-        return InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0] >> TICK_BITS} ns")
+        return InternalError(f"time went backwards: {now_ns} ns came after {self._inbox[-1][0]} ns")
 
     def _receive(self, t: int) -> None:
         """Takes in what has come by `t`; something has."""
-        inbox, state = self._inbox, self.state
+        inbox, state, now_ns = self._inbox, self.state, t >> TICK_BITS
         while True:
-            tick, what, request = inbox.popleft()
+            enter_ns, what, request = inbox.popleft()
             if what == "waiting" or what == "offer":  # made now, not when submitted: it stays in the processor's cache
                 prompt = request.prompt_tokens
                 sequence = Sequence(
-                    request, self._entered, tick >> TICK_BITS, prompt, prompt, request.max_tokens, request.samples,
+                    request, self._entered, enter_ns, prompt, prompt, request.max_tokens, request.samples,
                     request.block_hashes, NO_TABLE, NO_FORKS,
                 )  # fmt: skip
                 self._entered += 1
@@ -215,7 +214,7 @@ class Engine(StepEnds):
             else:
                 sequence = self._released.pop(request.request_id)
                 state.kv.release(sequence, sequence.computed)
-            if not inbox or inbox[0][0] > t:
+            if not inbox or inbox[0][0] > now_ns:
                 return
 
     def _begin(self, horizon: int) -> bool:
@@ -224,7 +223,7 @@ class Engine(StepEnds):
         waiting, prefilling, swapped, unpulled = state.waiting, state.prefilling, state.swapped, state.unpulled
         while not self._busy:
             t = self._now_t
-            coming = inbox[0][0] if inbox else NEVER
+            coming = inbox[0][0] << TICK_BITS if inbox else NEVER
             if (
                 coming > t
                 and not (waiting or prefilling or swapped or unpulled or aborts.due)
@@ -250,7 +249,7 @@ class Engine(StepEnds):
             if chunks or (state._swapped_blocks and state.decodes.count):
                 self._run_mixed(t, horizon, chunks, decode)
             elif state.decodes.count:
-                if not self._decode(t, horizon, inbox[0][0] if inbox else NEVER, once=hurried):
+                if not self._decode(t, horizon, inbox[0][0] << TICK_BITS if inbox else NEVER, once=hurried):
                     raise InternalError("decodes were to run, but their blocks are not free")
             elif not hurried and not self._wait(
                 t, horizon
@@ -286,9 +285,8 @@ class Engine(StepEnds):
         if once or self._tokens:
             undisturbed = min(undisturbed, t)
         whole = self._tokens or padded or state._resumed  # more comes with a step's end than the ends of answers
-        began, done = t, decodes.steps
+        began, done, count = t, decodes.steps, decodes.count
         while True:
-            count = decodes.count
             line = line_of(count, decodes.offsets + count * (done + 1))
             base, growth, most = line.base, line.growth, line.steps
             while (first := heap[0]) not in ends:
@@ -314,21 +312,21 @@ class Engine(StepEnds):
             decodes.steps = done = done + steps
             if done == first:
                 self._end_answers(ends.pop(heappop(heap)), end)
-            self._now_t = t = end
-            if t > undisturbed or not heeding or not decodes.count:
+            self._now_t, t, count = end, end, decodes.count
+            if t > undisturbed or not heeding or not count:
                 return True
 
     def _run_mixed(self, t: int, horizon: int, chunks: list[Chunk], decode: bool) -> None:
         """One step that holds chunks, or that swaps."""
         state = self.state
         decodes = state.decodes
-        if self._padded:
-            sizes = [(max(s.target for s, _ in chunks), 0)] * len(chunks)
-        elif len(chunks) == 1:
+        if len(chunks) == 1:
             sequence, new = chunks[0]
-            sizes = [(new, sequence.computed)]
+            sizes: tuple[tuple[int, int], ...] = ((new, sequence.computed),)
+        elif self._padded:
+            sizes = ((max(s.target for s, _ in chunks), 0),) * len(chunks)
         else:
-            sizes = [(new, s.computed) for s, new in chunks]
+            sizes = tuple([(new, s.computed) for s, new in chunks])
         count = contexts = extra = 0
         if decode and (count := decodes.count):
             contexts = decodes.offsets + count * (decodes.steps + 1)

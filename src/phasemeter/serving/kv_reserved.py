@@ -83,7 +83,9 @@ class ReservedKv:
             raise UserError("a reserving KV pool needs slots, max_tokens and block_size of 1 or more")
         self.rule = rule
         self.max_tokens = max_tokens
-        self.longest = -(-max_tokens // block_size)  # blocks
+        self.each = (
+            -(-max_tokens // block_size) if rule == "max" else 0
+        )  # blocks a sample; 0: it depends on the request
         self.block_size = block_size
         self.total = self.free = slots // block_size  # blocks that no request has asked for
         self.buddies = Buddies(self.total) if buddy else None
@@ -91,8 +93,8 @@ class ReservedKv:
 
     def asked(self, sequence: Sequence) -> int:
         """Blocks that the rule reserves for it: every sample has its own."""
-        if self.rule == "max":
-            return self.longest * sequence.samples
+        if self.each:
+            return self.each * sequence.samples
         request = sequence._request
         if self.rule == "pow2":
             tokens = min(self.max_tokens, request.prompt_tokens + power_of_two(request.output_tokens))
@@ -102,12 +104,11 @@ class ReservedKv:
 
     def reserve(self, sequence: Sequence) -> bool:
         """Reserves for `sequence`; False: there is no room now."""
-        blocks = self.asked(sequence)
-        address: int | None = 0
-        if self.buddies is not None:
+        blocks = self.each * sequence.samples or self.asked(sequence)
+        if self.buddies is None:
+            address = 0 if blocks <= self.free else None
+        else:
             address = self.buddies.take(blocks)
-        elif blocks > self.free:
-            return False
         if address is None:
             return False
         self.free -= blocks

@@ -14,7 +14,7 @@ from phasemeter.serving.state import NO_CHUNKS, Chunk, Policy, State, decodes_on
 from phasemeter.serving.step_shape import TICK_BITS, ns_of_ticks
 
 _HALF = 1 << (TICK_BITS - 1)
-_NOBODY: list[Sequence] = []
+_NOBODY: tuple[Sequence, ...] = ()
 
 
 class StepEnds:
@@ -48,23 +48,51 @@ class StepEnds:
         self._close(self._start_t, self._end_t, self._decoding, self._chunks, self._mixed_extra)
 
     def _close(self, start_t: int, t: int, steps: int, chunks: list[Chunk], extra: int) -> None:
-        """What ran from `start_t` to `t` has ended: `steps` decode steps, `chunks`, which made them `extra` ticks longer."""
+        """What ran from `start_t` to `t` has ended: `steps` decode steps, `chunks`, which made them `extra` ticks longer.
+
+        Whoever has its last token leaves; whose prompt is computed has its first.
+        """
         state = self.state
+        decodes, prefilling = state.decodes, state.prefilling
         self._now_t = t
         if steps:
             self._mixed_total += extra
             if state._resumed:
                 self._end_interruptions(t, self._mixed_total + extra)
-            decodes = state.decodes
             decodes.steps = done = decodes.steps + steps
             heap = decodes.heap
             while heap and heap[0] <= done:
                 self._end_answers(decodes.ends.pop(heappop(heap), _NOBODY), t)
         else:
             self._end_prefill_step(t - start_t)
-        if chunks:
-            self._end_chunks(start_t, t, chunks)
-        if self._padded and state.running and not state.decodes.heap and not state.prefilling:
+        padding = max(s.target for s, _ in chunks) if self._padded and chunks else 0
+        for sequence, new in chunks:
+            had = sequence.computed
+            sequence.computed = computed = had + new
+            if sequence._prefill_start_t < 0:
+                sequence._prefill_start_t, sequence._start_cached = start_t, sequence.cached
+            if computed != sequence.target:
+                if had == sequence.cached and sequence not in prefilling:
+                    prefilling.append(sequence)
+                continue
+            if prefilling and sequence in prefilling:
+                prefilling.remove(sequence)
+            sequence.generated = generated = sequence.generated + 1
+            sequence._first_step = decodes.steps + self._prefills - 1
+            if sequence._first_token_t < 0:
+                sequence._first_token_t = t
+            elif sequence._preempted_t >= 0:
+                sequence._preempted_stall += t - sequence._preempted_t
+                sequence._preempted_t = -1
+            sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
+            left = sequence._request.output_tokens - generated
+            if left and not self.policy.prefill_only:
+                decodes.join(sequence, left, padding or computed)
+            else:
+                self._end_at_prefill(sequence, t)
+                if padding:
+                    decodes.stay(sequence, padding)
+        if self._padded and state.running and not decodes.heap and not prefilling:
             self._end_padded()
 
     def _complete_telling(self) -> None:
@@ -93,14 +121,12 @@ class StepEnds:
                 sequence._mixed_mark = mixed_mark
         self.state._resumed.clear()
 
-    def _end_answers(self, ended: list[Sequence], t: int) -> None:
+    def _end_answers(self, ended: tuple[Sequence, ...], t: int) -> None:
         """These have all their tokens with the decode step that ended at `t`."""
         state = self.state
         decodes = state.decodes
         last = decodes.steps + self._prefills - 1
-        if len(ended) > 1:
-            ended.sort(key=_order)
-        for sequence in ended:
+        for sequence in sorted(ended, key=_order) if len(ended) > 1 else ended:
             sequence._spans += ((sequence._first_step, last),)
             if self._padded:  # its seat and its memory stay taken until the batch has ended
                 sequence._finish_at = -1
@@ -120,38 +146,6 @@ class StepEnds:
             unheard.discard(request_id)
         else:
             self._events.append(Finished(ns_of_ticks(t), request_id, self._truth(sequence, t)))
-
-    def _end_chunks(self, start_t: int, t: int, chunks: list[Chunk]) -> None:
-        """The chunks are computed: whose prefill is over emits a token."""
-        prefilling, decodes, policy = self.state.prefilling, self.state.decodes, self.policy
-        step = decodes.steps + self._prefills - 1
-        padding = max(s.target for s, _ in chunks) if self._padded else 0
-        for sequence, new in chunks:
-            had = sequence.computed
-            sequence.computed = computed = had + new
-            if sequence._prefill_start_t < 0:
-                sequence._prefill_start_t, sequence._start_cached = start_t, sequence.cached
-            if computed != sequence.target:
-                if had == sequence.cached and sequence not in prefilling:
-                    prefilling.append(sequence)
-                continue
-            if prefilling and sequence in prefilling:
-                prefilling.remove(sequence)
-            sequence.generated = generated = sequence.generated + 1
-            sequence._first_step = step
-            if sequence._first_token_t < 0:
-                sequence._first_token_t = t
-            elif sequence._preempted_t >= 0:
-                sequence._preempted_stall += t - sequence._preempted_t
-                sequence._preempted_t = -1
-            sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
-            left = sequence._request.output_tokens - generated
-            if left and not policy.prefill_only:
-                decodes.join(sequence, left, padding or computed)
-            else:
-                self._end_at_prefill(sequence, t)
-                if padding:
-                    decodes.stay(sequence, padding)
 
     def _end_at_prefill(self, sequence: Sequence, t: int) -> None:
         """Its answer is one token long, or is decoded elsewhere."""
