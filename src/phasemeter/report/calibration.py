@@ -125,9 +125,8 @@ def _counts(told: dict[str, Any]) -> str:
 
 
 def _name(name: str) -> str:
-    return (
-        NAMES[name].strip() if name in ("outside",) else f"{name.split('.')[0]}: {NAMES[name].split(',')[-1].strip()}"
-    )
+    """`decode, a sequence` of `decode.per_sequence`."""
+    return f"{name.partition('.')[0]}, {NAMES[name].rpartition(',')[2].strip()}"
 
 
 def _constants(constants: list[dict[str, Any]]) -> list[str]:

@@ -48,11 +48,6 @@ def read_run(path: Path, *, even_invalid: bool = False, budget: int | None = Non
     source = Rows(path)
     manifest = source.manifest
     _must_be_one_engine(path, manifest)
-    if not even_invalid and _verdict(path) == "invalid":
-        raise UserError(
-            f"{path}: the run is invalid (`phasemeter report` says why): what it says of the engine can't be trusted;"
-            " --even-invalid fits it all the same"
-        )
     evidence, rows, requests = source.evidence(), [], list[Observed]()
     origin_ns: int | None = None
     for seen in source.seen():
@@ -63,6 +58,11 @@ def read_run(path: Path, *, even_invalid: bool = False, budget: int | None = Non
         if (one := observed(row, told.values, origin_ns or 0)) is not None:
             requests.append(one)
     _must_tell(path, rows, requests)
+    if not even_invalid and _verdict(path) == "invalid":
+        raise UserError(
+            f"{path}: the run is invalid (`phasemeter report` says why): what it says of the engine can't be trusted;"
+            " --even-invalid fits it all the same"
+        )
     run = Run(name=str(path), requests=in_order(requests), concurrency=manifest.concurrency, budget=budget)
     if not run.single_steps:
         raise UserError(

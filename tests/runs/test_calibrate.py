@@ -1,0 +1,259 @@
+"""`phasemeter calibrate`, as a person runs it: the document, the file that a plan takes, what is refused, a real server."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from phasemeter.cli.main import run
+from phasemeter.io.embedded_engine import EmbeddedEngine
+from phasemeter.records.request_row import RequestRow
+from phasemeter.runs.asked import Asked
+from phasemeter.runs.calibrate import study
+from phasemeter.runs.emulate import emulator
+from phasemeter.runs.measure import bench
+from phasemeter.runs.simulate import simulate
+from phasemeter.runs.tables import read_rows, write_tables
+from phasemeter.serving.plan import Plan, parse_plan
+from phasemeter.serving.step_time_file import parse_step_time
+
+PREFILL, DECODE = (0.009, 0.00006, 2e-9), (0.008, 2e-7, 0.0001)
+PLAN = f"""
+workload: {{input_tokens: {{uniform: [32, 512]}}, output_tokens: {{uniform: [8, 64]}}, arrivals: ARRIVALS, requests: 60}}
+deployment:
+  model: llama-3.1-8b
+  hardware: H100
+  step_time: {{linear: {{prefill_s: {list(PREFILL)}, decode_s: {list(DECODE)}}}}}
+"""
+Capture = pytest.CaptureFixture[str]
+Change = Callable[[RequestRow], RequestRow]
+
+
+def plan_with(arrivals: str) -> Plan:
+    return parse_plan(PLAN.replace("ARRIVALS", arrivals))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrate") / "loaded"
+    simulate(plan_with("{poisson: 6/s}"), output=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrate") / "alone"
+    simulate(plan_with("{concurrency: 1}"), output=folder)
+    return folder
+
+
+@cache
+def document_of(*runs: Path) -> dict[str, Any]:
+    return study(runs)
+
+
+def copied(source: Path, target: Path, change: Change | None = None, **manifest: Any) -> Path:
+    """The run with its rows and its manifest changed."""
+    target.mkdir()
+    write_tables(target, [row if change is None else change(row) for row in read_rows(source)])
+    told = json.loads((source / "manifest.json").read_bytes()) | manifest
+    (target / "manifest.json").write_text(json.dumps(told))
+    return target
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner)
+    elif isinstance(value, float):
+        yield value
+
+
+def test_the_document_is_strict_and_tells_every_constant_and_error(alone: Path, loaded: Path, capsys: Capture) -> None:
+    assert run(["calibrate", str(alone), str(loaded), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert all(math.isfinite(one) for one in numbers(told))
+    constants = {one["name"]: one for one in told["calibration"]["constants"]}
+    assert [one["status"] for one in constants.values()] == ["identified"] * 7
+    assert tuple(told["linear"]["prefill_s"]) == pytest.approx(PREFILL, rel=1e-4)
+    assert tuple(told["linear"]["decode_s"]) == pytest.approx(DECODE, rel=1e-4)
+    assert [(one["run"], one["fitted_on"]) for one in told["calibration"]["errors"]] == [
+        (str(path), on) for on in ("all of it", "its first half") for path in (alone, loaded)
+    ]
+    for one in told["calibration"]["errors"]:
+        assert {"n", "mean", "median", "p95", "measured_mean_s"} == set(one["ttft"]) == set(one["e2e"])
+        assert abs(one["tpot"]["mean"]) < 1e-3
+
+
+def test_the_file_is_a_plans_step_time_as_it_is(
+    alone: Path, loaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["calibrate", str(alone), str(loaded), "-o", "model.yaml"]) == 0
+    text = Path("model.yaml").read_text(encoding="utf-8")
+    assert parse_step_time(text, "model.yaml").linear.decode_s == pytest.approx(DECODE, rel=1e-4)
+    assert yaml.safe_load(text)["calibration"]["engine"] == "phasemeter simulator", "any reader of YAML reads it"
+    named = PLAN.replace("ARRIVALS", "{poisson: 6/s}").split("  step_time")[0] + "  step_time: {file: model.yaml}\n"
+    Path("fitted.yaml").write_text(named)
+    Path("true.yaml").write_text(PLAN.replace("ARRIVALS", "{poisson: 6/s}"))
+    capsys.readouterr()
+    means = []
+    for name in ("true.yaml", "fitted.yaml"):
+        assert run(["simulate", name, "--json"]) == 0
+        means.append(json.loads(capsys.readouterr().out)["metrics"]["ttft"]["mean"])
+    assert means[1] == pytest.approx(means[0], rel=1e-3)
+
+
+def test_a_table_for_people_says_what_is_open_and_what_to_measure(alone: Path, capsys: Capture) -> None:
+    assert run(["calibrate", str(alone)]) == 0
+    out = capsys.readouterr().out
+    assert "95 % interval" in out and "its first half" in out
+    assert "unidentified: the batch was nearly always 1" in out
+    assert "phasemeter bench URL --concurrency 8" in out and "(decode, a sequence)" in out
+    assert max(len(line) for line in out.splitlines()[:14]) <= 140
+
+
+def test_a_run_held_out_is_predicted_and_fits_nothing(alone: Path, loaded: Path) -> None:
+    told = study([alone], [loaded])["calibration"]
+    assert told["errors"][-1]["fitted_on"] == "other runs"
+    assert [one["fitted"] for one in told["runs"]] == [True, False]
+    assert told["rows"] == document_of(alone)["calibration"]["rows"]
+    plan = plan_with("{poisson: 6/s}")
+    assert study([alone], [loaded], plan)["calibration"]["errors"][-1]["tpot"]["median"] < 0.1
+
+
+REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
+    "no request succeeded": (lambda row: msgspec.structs.replace(row, outcome="failed"), {}, "no request of 60 succeeded"),
+    "no streams": (lambda row: msgspec.structs.replace(row, stream=False), {}, "not streamed"),
+    "no output tokens": (lambda row: msgspec.structs.replace(row, output_tokens=None), {}, "--tokenizer"),
+    "no input tokens": (
+        lambda row: msgspec.structs.replace(row, input_tokens=None, asked_input_tokens=None), {}, "--input-tokens"
+    ),
+    "no times of tokens": (lambda row: msgspec.structs.replace(row, choices=()), {}, "one after another"),
+    "several at a time": (
+        lambda row: msgspec.structs.replace(
+            row, choices=tuple(msgspec.structs.replace(one, tokens=None, times_ns=one.times_ns[::5], reads=one.reads[::5])
+                               for one in row.choices)
+        ), {}, "several at a time",
+    ),
+    "replicas": (lambda row: row, {"data_parallel": 2}, "data_parallel"),
+    "stages": (lambda row: row, {"pipeline_parallel": 4}, "pipeline_parallel"),
+    "pools": (lambda row: row, {"topology": "prefill and decode pools"}, "pools of their own"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_fitted_is_one_line(case: str, alone: Path, tmp_path: Path, capsys: Capture) -> None:
+    change, manifest, says = REFUSED[case]
+    path = copied(alone, tmp_path / "run", change, **manifest)
+    assert run(["calibrate", str(path), "--json", "-o", str(tmp_path / "model.yaml")]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and says in told.err and str(path) in told.err
+    assert told.err.count("\n") == 1
+    assert not (tmp_path / "model.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("model", "another"), ("engine_version", "0.0"), ("accelerator", "A100-80G")]
+)
+def test_runs_of_different_engines_are_not_fitted_together(
+    field: str, value: str, alone: Path, loaded: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = copied(loaded, tmp_path / "other", **{field: value})
+    assert run(["calibrate", str(alone), str(other)]) == 2
+    assert f"differ in `{field}`" in capsys.readouterr().err
+    unrecorded = copied(loaded, tmp_path / "unrecorded", **{field: None})
+    assert run(["calibrate", str(alone), str(unrecorded)]) == 0, "what is not on record contradicts nothing"
+
+
+def test_an_invalid_run_is_fitted_only_when_asked(alone: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = copied(alone, tmp_path / "run")
+    (path / "result.json").write_text(json.dumps({"validity": {"verdict": "invalid"}}))
+    assert run(["calibrate", str(path)]) == 2
+    assert "--even-invalid" in capsys.readouterr().err
+    assert run(["calibrate", str(path), "--even-invalid"]) == 0
+
+
+def test_a_mistake_in_what_is_named_is_one_line(alone: Path, tmp_path: Path, capsys: Capture) -> None:
+    for words, says in (
+        ([], "needs a run directory"),
+        ([str(tmp_path / "nothing")], "no run directory"),
+        ([str(alone), str(alone)], "named twice"),
+        ([str(alone), "--hold-out", str(alone)], "named twice"),
+        ([str(alone), "-o", str(tmp_path)], "is a folder"),
+        ([str(alone), "-o", str(tmp_path / "no" / "model.yaml")], "no folder"),
+        ([str(alone), "--plan", str(tmp_path / "no.yaml")], "no.yaml"),
+    ):
+        assert run(["calibrate", *words]) == 2
+        told = capsys.readouterr().err
+        assert says in told and told.count("\n") == 1, told
+
+
+def one_token(row: RequestRow) -> RequestRow:
+    """Only the first request decodes: nothing but prompts is left of the others."""
+    if row.request_id == "r0":
+        return row
+    choices = tuple(
+        msgspec.structs.replace(one, times_ns=one.times_ns[:1], reads=one.reads[:1], tokens=(1,)) for one in row.choices
+    )
+    return msgspec.structs.replace(row, output_tokens=1, choices=choices, last_token_ns=row.first_token_ns)
+
+
+def test_a_model_is_written_only_where_a_step_time_is_told(alone: Path, tmp_path: Path, capsys: Capture) -> None:
+    path, model = copied(alone, tmp_path / "run", one_token), tmp_path / "model.yaml"
+    code = run(["calibrate", str(path), "-o", str(model)])
+    assert (code == 0) == model.exists()
+
+
+def test_an_emulator_on_the_wall_clock_gets_its_constants_back(tmp_path: Path) -> None:
+    server = emulator(plan_with("{poisson: 4/s}"), "plan.yaml", host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server.port}"
+    try:
+        for name, load in (("alone", {"concurrency": "1", "requests": "6"}), ("loaded", {"concurrency": "6", "requests": "40"}),
+                           ("fresh", {"rate": "12/s", "requests": "30", "seed": 3})):  # fmt: skip
+            asked = Asked(
+                **load, warmup="0", input_tokens="uniform:32:512", output_tokens="uniform:8:32", ignore_eos=True,
+                output=str(tmp_path / name),
+            )  # fmt: skip
+            bench(url, asked)
+    finally:
+        server.stop()
+        thread.join(10)
+    told = study([tmp_path / "alone", tmp_path / "loaded"], [tmp_path / "fresh"], even_invalid=True)
+    linear, errors = told["linear"], told["calibration"]["errors"]
+    assert linear["decode_s"][0] == pytest.approx(DECODE[0], rel=0.05)
+    assert linear["prefill_s"][1] == pytest.approx(PREFILL[1], rel=0.1)
+    assert linear["decode_s"][2] == pytest.approx(DECODE[2], rel=0.5)
+    assert errors[-1]["run"] == str(tmp_path / "fresh") and errors[-1]["fitted_on"] == "other runs"
+    assert errors[-1]["e2e"]["median"] < 0.15
+    assert 0 <= told["outside_s"] < 0.05
+
+
+@pytest.mark.engine
+def test_a_real_engine_is_fitted_and_its_own_word_agrees(engine: EmbeddedEngine, tmp_path: Path) -> None:
+    for name, concurrency, requests in (("alone", "1", "5"), ("pair", "2", "6")):
+        asked = Asked(
+            concurrency=concurrency, requests=requests, warmup="1", input_tokens="uniform:16:64", output_tokens="8",
+            ignore_eos=True, output=str(tmp_path / name),
+        )  # fmt: skip
+        bench(engine.url, asked)
+    told = study([tmp_path / "alone", tmp_path / "pair"], even_invalid=True)
+    runs = told["calibration"]["runs"]
+    assert all(one["with_server_prefill"] == one["requests"] for one in runs), "llama.cpp tells its prompt time"
+    assert told["linear"]["decode_s"][0] + told["linear"]["decode_s"][2] > 0
+    assert sum(told["linear"]["prefill_s"]) > 0
+    whole = [one for one in told["calibration"]["errors"] if one["fitted_on"] == "all of it"]
+    assert all(one["e2e"]["n"] > 0 and abs(one["e2e"]["mean"]) < 0.6 for one in whole)
