@@ -183,7 +183,7 @@ def test_a_json_row_without_what_others_have_is_the_fault_even_when_it_comes_fir
 def test_a_bailian_trace_counts_seconds_and_blocks_of_16() -> None:
     row = '{"chat_id": 1, "parent_chat_id": -1, "timestamp": %s, "input_length": 33, "output_length": 4, "hash_ids": [1, 2, 3]}'
     found = load_trace([row % "61.5", row % "63"], "f")
-    assert (found.format, found.block_tokens, found.error_count) == ("bailian", 16, 0)
+    assert (found.columns.format, found.block_tokens, found.error_count) == ("bailian", 16, 0)
     assert list(found.offsets_ns or ()) == [0, 1_500_000_000]
     assert next(found.rows()).block_tokens == 16
 
@@ -201,7 +201,30 @@ def test_stamps_of_a_mooncake_file_that_can_only_be_seconds_are_read_so_with_a_n
 
 def test_a_file_of_texts_says_that_they_are_not_sent() -> None:
     found = load_trace(['{"timestamp": 0, "text_input": "hello", "output_length": 4}'], "f")
-    assert (found.format, found.input_tokens, [w.kind for w in found.warnings]) == ("mooncake", None, ["no_lengths"])
+    assert (found.columns.format, found.input_tokens, [w.kind for w in found.warnings]) == (
+        "mooncake",
+        None,
+        ["no_lengths"],
+    )
+
+
+def test_columns_that_are_not_read_are_named_as_an_outcome_in_a_burstgpt_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`Elapsed time` is how long the recorded service took: an outcome of that run, no part of a workload (HPMLL/BurstGPT)."""
+    file = tmp_path / "burst.csv"
+    file.write_text(
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,71,12.5,ChatGPT,47,18,65,API log\n45,72,3,GPT-4,108,23,131,API log\n"
+    )
+    assert run(["trace", str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["columns"] == {
+        "time": "Timestamp", "input": "Request tokens", "output": "Response tokens", "session": "Session ID",
+    }  # fmt: skip
+    assert told["columns_unread"] == ["Elapsed time", "Model", "Total tokens", "Log Type"]
+    assert run(["trace", str(file)]) == 0
+    assert "columns not read: Elapsed time, Model, Total tokens, Log Type" in capsys.readouterr().out
 
 
 def test_columns_of_simulators_request_files_are_known() -> None:

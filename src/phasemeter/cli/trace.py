@@ -102,7 +102,9 @@ def _seconds(text: str | None) -> float | None:
 
 def _view(loaded: Any, figures: dict[str, Any]) -> list[str]:
     """The person's view, line by line."""
-    out = [f"{loaded.name}: {loaded.format}, {len(loaded.lines)} of {loaded.rows_read} rows"]
+    out = [f"{loaded.name}: {loaded.columns.format}, {len(loaded.lines)} of {loaded.rows_read} rows"]
+    unread = loaded.columns.unread
+    out += [f"  columns not read: {', '.join(unread)}"] if unread else []
     out += [f"  {text}" for text in loaded.did]
     arrivals = figures["arrivals"]
     if arrivals is None:

@@ -71,7 +71,9 @@ def document(trace: Trace, options: TraceOptions) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "phasemeter": 1,
         "file": trace.name,
-        "format": trace.format,
+        "format": trace.columns.format,
+        "columns": trace.columns.read,
+        "columns_unread": list(trace.columns.unread),
         "accepted": trace.accepted,
         "rows": len(trace.lines),
         "rows_read": trace.rows_read,

@@ -55,6 +55,12 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     unit_ns: int | None = None
     send_unit_ns: int | None = None
     text: str | None = None  # prompts themselves, in a file that says no lengths of them
+    unread: tuple[str, ...] = ()  # the others, as the file calls them
+
+    @property
+    def read(self) -> dict[str, str]:
+        """The name of each role's column."""
+        return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
 
 
 def plain(name: str) -> str:
@@ -118,6 +124,7 @@ def find_columns(header: Sequence[str], chosen: Mapping[str, str], where: str) -
         unit_ns=unit or _unit(found.get("time")),
         send_unit_ns=unit or _unit(found.get("send")),
         text=None if "input" in found else next((by_plain[name] for name in TEXTS if name in by_plain), None),
+        unread=tuple(name for name in dict.fromkeys(header) if name not in found.values()),
     )
 
 

@@ -3,10 +3,8 @@
 Lives here: the rules. Must not live here: file formats (trace_rows.py, trace_columns.py, trace_stamps.py), opening files, printing.
 
 Rules, in this order: a row with a missing, impossible or unreadable value is an error with its line (all stamps
-missing: a file without a schedule) ·
-zero-output rows are dropped and counted · unsorted rows are sorted stably · the earliest stamp becomes 0 · slice ·
-sample · spread within the
-second · longest idle · rate scale. Gaps are scaled, never stamps.
+missing: a file without a schedule) · zero-output rows are dropped and counted · unsorted rows are sorted stably · the earliest
+stamp becomes 0 · slice · sample · spread within the second · longest idle · rate scale. Gaps are scaled, never stamps.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from phasemeter.errors import FileError, UserError
 from phasemeter.units import duration_s, share
 from phasemeter.workload.plan import TraceRow
 from phasemeter.workload.streams import Stream, stable_hash
-from phasemeter.workload.trace_columns import parse_columns
+from phasemeter.workload.trace_columns import Columns, parse_columns
 from phasemeter.workload.trace_rows import Fault, Faults, RawRows, read_rows
 from phasemeter.workload.trace_stamps import MISSING
 
@@ -50,7 +48,7 @@ class Trace(msgspec.Struct, kw_only=True):
     """Rows in the order in which they are due. Columns that the file lacks are None. `errors` hold what would be refused."""
 
     name: str
-    format: str
+    columns: Columns
     rows_read: int
     lines: array[int]
     offsets_ns: array[int] | None
@@ -308,7 +306,7 @@ class _Finish:
         raw = self.raw
         return Trace(
             name=self.name,
-            format=raw.columns.format,
+            columns=raw.columns,
             rows_read=raw.rows_read,
             lines=array("q", (raw.lines[row] for row in self.keep)),
             offsets_ns=self.offsets,
