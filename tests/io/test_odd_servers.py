@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from phasemeter.io.addresses import resolve
 from phasemeter.io.connection import route_to
+from phasemeter.io.fetch import fetch
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.pool import Pool
 from phasemeter.io.target import target_of
@@ -264,3 +266,35 @@ def test_only_the_first_connection_after_a_name_was_looked_up_carries_the_look_u
     assert first.dns_start_ns and first.dns_done_ns and first.connect_start_ns
     assert first.dns_start_ns <= first.dns_done_ns <= first.connect_start_ns
     assert all(c.dns_start_ns is None and c.dns_done_ns is None for c in numbered)
+
+
+def says_done_and_stays(line: Line) -> None:
+    while line.request() is not None:
+        body = b"data: {}\n\ndata: [DONE]\n\n"
+        line.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
+
+
+def test_an_answer_left_open_after_its_last_word_holds_its_slot_no_longer_than_told(tmp_path: Path) -> None:
+    limits = {"after_end_s": 0.1, "last_words": (b"data: [DONE]",), "idle_s": 2.0}
+    with loopback(says_done_and_stays) as server:
+        target = at(server, **limits)  # type: ignore[arg-type]
+        started = time.monotonic()
+        _, captures = send(tmp_path, target, plan(2, gap_ms=0), LoadOptions(mode="closed", concurrency=1, prewarm=1))
+        took = time.monotonic() - started
+        probed = fetch(target, "POST", "/v1/x", b"{}")
+    assert closes(captures) == {"timeout_idle": 2} and probed.close == "timeout_idle"
+    assert all(capture.error == "left open for 0.1 s after its last word" for capture in captures)
+    assert took < 2.0, "neither waited for the idle limit"
+
+
+def test_silence_before_the_last_word_is_still_waited_for(tmp_path: Path) -> None:
+    def pauses(line: Line) -> None:
+        line.request()
+        line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\ndata: {}\n\n")
+        threading.Event().wait(0.5)
+        line.say(b"data: {}")
+
+    with loopback(pauses) as server:
+        target = at(server, after_end_s=0.1, last_words=(b"data: [DONE]",), idle_s=5.0)  # type: ignore[arg-type]
+        _, captures = send(tmp_path, target, plan(1))
+    assert closes(captures) == {"complete": 1}

@@ -250,3 +250,11 @@ def test_broken_framing_and_a_broken_coding_are_told_apart(headers: bytes, body:
 def test_an_unknown_api_is_named_with_those_that_are_known() -> None:
     with pytest.raises(UserError, match=r"openai\.chat"):
         read([], asked=Asked(api="grpc.magic"))
+
+
+@pytest.mark.parametrize(("close", "found"), [("timeout_idle", {"left_open"}), ("eof", set())])
+def test_a_stream_that_said_its_end_in_a_message_left_open_is_ok_with_a_warning(close: Close, found: set[str]) -> None:
+    body = event(chunk("a")) + finished(1)
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body)
+    exchange = read_exchange(Asked(), Received(reads=[raw], times_ns=[MS], close=close, closed_ns=900 * MS))
+    assert (exchange.outcome, exchange.warnings, exchange.stream_end_ns) == ("ok", found, MS)

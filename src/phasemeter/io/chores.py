@@ -165,6 +165,7 @@ class Chores:
         """End what has been silent, or has lasted, beyond its limit."""
         limits = self.books.limits
         first, idle, total = ns(limits.first_byte_s), ns(limits.idle_s), ns(limits.total_s)
+        after_end = round(limits.after_end_s * 1e9)
         expired: list[tuple[Exchange, Close, str]] = []
         for exchange in self.books.active.values():
             if total is not None and now - (exchange.send_start_ns or now) > total:
@@ -172,6 +173,10 @@ class Chores:
             elif exchange.got_bytes:
                 if idle is not None and now - exchange.last_ns > idle:
                     expired.append((exchange, "timeout_idle", f"no byte for {limits.idle_s:g} s"))
+                elif now - exchange.last_ns > after_end and limits.said_all(exchange.last):
+                    expired.append(
+                        (exchange, "timeout_idle", f"left open for {limits.after_end_s:g} s after its last word")
+                    )
             elif first is not None and now - (exchange.send_start_ns or now) > first:
                 expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
         for exchange, close, error in expired:

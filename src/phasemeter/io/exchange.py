@@ -15,7 +15,7 @@ class Exchange:
     """Made when a request is due (or has a due time); `conn` is its connection while it has one."""
 
     __slots__ = (
-        "body", "conn", "due_ns", "end", "feed", "got_bytes", "kept", "last_ns", "number", "own", "planned", "request_bytes",
+        "body", "conn", "due_ns", "end", "feed", "got_bytes", "kept", "last", "last_ns", "number", "own", "planned", "request_bytes",
         "resent", "row", "send_start_ns", "sent_ns", "started",
     )  # fmt: skip
 
@@ -31,6 +31,7 @@ class Exchange:
         self.feed: Any = None
         self.send_start_ns: int | None = None
         self.sent_ns: int | None = None
+        self.last = b""  # the last read
         self.last_ns = 0
         self.got_bytes = False
         self.resent = False

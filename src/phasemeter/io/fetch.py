@@ -109,6 +109,8 @@ class _Exchange:
             limit, close = (
                 (limits.idle_s, "timeout_idle") if self.reads else (limits.first_byte_s, "timeout_first_byte")
             )
+            if self.reads and limits.said_all(self.reads[-1].data):
+                limit = limits.after_end_s if limit is None else min(limit, limits.after_end_s)
             self._await(select.POLLIN, last_ns, limit, close)  # type: ignore[arg-type]
             try:
                 count, control, _, _ = self.conn.recvmsg_into([buffer], CONTROL_BYTES)

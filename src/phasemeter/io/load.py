@@ -282,7 +282,7 @@ class Sender:
         self._note_number(exchange.number)
         self._note_read((user_ns, kernel_ns, data))
         self.chores.pending_bytes += count
-        exchange.last_ns = user_ns
+        exchange.last, exchange.last_ns = data, user_ns
         exchange.got_bytes = True
         if exchange.kept is not None:
             exchange.kept.append(Read(user_ns, kernel_ns, data))
@@ -366,7 +366,8 @@ class Sender:
             exchange.end.release()
         exchange.feed = None
         kind = {"complete": counters.DONE, "eof": counters.DONE, "cancelled": counters.CANCELLED}
-        self.shown[kind.get(close, counters.FAILED)] += 1
+        said_all = close == "timeout_idle" and self.limits.said_all(exchange.last)
+        self.shown[counters.DONE if said_all else kind.get(close, counters.FAILED)] += 1
         follow = None
         if self.next_request is not None and close != "cancelled":
             capture = exchange.capture(record, self._worker)

@@ -15,12 +15,22 @@ from phasemeter.errors import UserError
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds; None is no limit. Long prefills and long generations are real, so only silence is limited by default."""
+    """Seconds; None is no limit. Long prefills and long generations are real, so only silence is limited by default.
+
+    `after_end_s`: how long an answer whose last read ends in one of `last_words` may be silent before its connection is given
+    up: some servers say their last word and leave the message open.
+    """
 
     connect_s: float | None = 10.0
     first_byte_s: float | None = 600.0
     idle_s: float | None = 120.0
     total_s: float | None = None
+    after_end_s: float = 1.0
+    last_words: tuple[bytes, ...] = ()
+
+    def said_all(self, read: bytes) -> bool:
+        """Whether an answer whose last read this is has said its last word, whatever its framing says."""
+        return bool(self.last_words) and read.rstrip(b"\r\n").endswith(self.last_words)
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import msgspec
 
 from phasemeter.io.fetch import fetch
-from phasemeter.io.target import Limits
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.runs.settings import Settings
@@ -52,7 +51,7 @@ def send(settings: Settings, state: State, said: Said) -> tuple[Exchange, int | 
     sent = msgspec.json.encode(body(planned, content, state.body))
     limits = settings.target.limits
     first_s = PATIENCE_S if limits.first_byte_s is None else min(PATIENCE_S, limits.first_byte_s)
-    patient = Limits(connect_s=limits.connect_s, first_byte_s=first_s, idle_s=first_s, total_s=2 * PATIENCE_S)
+    patient = msgspec.structs.replace(limits, first_byte_s=first_s, idle_s=first_s, total_s=2 * PATIENCE_S)
     capture = fetch(msgspec.structs.replace(settings.target, limits=patient), "POST", settings.target.path, sent)
     state.nothing_came = not capture.reads
     return _read(planned, capture), words

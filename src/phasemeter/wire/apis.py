@@ -57,6 +57,8 @@ APIS: Mapping[str, Api] = {
     "tgi.generate": Api("sse", tgi.on_event, tgi.on_document, False, "event", "/generate_stream"),
     "sglang.generate": Api("sse", sglang_generate.on_event, sglang_generate.on_event, True, "finish", "/generate"),
 }
+# the bytes before the last line end of streams that close with a fixed word
+LAST_WORDS = (b"data: [DONE]", b"data:[DONE]", b'{"type":"message_stop"}', b'{"type": "message_stop"}')
 ALIASES = {
     "chat": "openai.chat",
     "completions": "openai.completions",

@@ -182,7 +182,7 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         outcome=verdict.outcome,
         failure=verdict.failure,
         failure_text=verdict.text and mended(verdict.text),
-        warnings=frozenset(stream_warnings(stream, verdict)),
+        warnings=frozenset(stream_warnings(stream, verdict, received.close)),
         status=http.status,
         headers=tuple(http.headers),
         times_ns=times,

@@ -120,7 +120,7 @@ def _words(stream: StreamReader) -> str:
     return stream.first_body.decode("utf-8", "replace")
 
 
-def stream_warnings(stream: StreamReader, verdict: Verdict) -> set[str]:
+def stream_warnings(stream: StreamReader, verdict: Verdict, close: Close | None) -> set[str]:
     """Names of what was bent but readable. What was left unsaid is worth a warning only where the request is ok."""
     reading, api = stream.reading, stream.api
     found = set(reading.warnings)
@@ -128,6 +128,8 @@ def stream_warnings(stream: StreamReader, verdict: Verdict) -> set[str]:
         found.add("content_encoding")
     if stream.http.both_lengths:
         found.add("length_beside_chunks")
+    if close == "timeout_idle" and verdict.outcome == "ok" and stream.http.framed and not stream.http.complete:
+        found.add("left_open")
     if verdict.outcome != "ok":
         return found
     choices = reading.choices.values()
