@@ -167,9 +167,44 @@ def test_a_proxy_is_used_only_when_asked_and_where_it_applies(
     assert "pass" not in (shown(proxy) or "") + (said or "")
 
 
-def test_no_proxy_star_excepts_all_and_a_suffix_needs_a_dot() -> None:
-    assert excepted("anything", "*") and excepted("a.example.com", "example.com")
-    assert not excepted("notexample.com", "example.com") and not excepted("x", "")
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "expected"),
+    [
+        ("anything", "*", True),
+        ("a.example.com", "example.com", True),
+        ("a.example.com", ".example.com", True),
+        ("a.example.com", "*.example.com", True),
+        ("a.example.com", "EXAMPLE.com.", True),
+        ("a.example.com.", "example.com", True),
+        ("notexample.com", "example.com", False),
+        ("example.com", "other.com example.com", True),  # blanks between, as curl takes them
+        ("example.com", "other.com, example.com", True),
+        ("example.com", "example.com:8000", True),
+        ("example.com", "example.com:8001", False),
+        ("x", "", False),
+        ("x", ",, ,", False),
+        ("10.1.2.3", "10.1.0.0/16", True),
+        ("10.2.2.3", "10.1.0.0/16", False),
+        ("10.1.2.3", "10.1.2.3:8000", True),
+        ("::ffff:10.1.2.3", "10.1.0.0/16", True),
+        ("fd00::7", "fd00::/8", True),
+        ("fd00::7", "[fd00::7]", True),
+        ("fd00::7", "[fd00::7]:8000", True),
+        ("fd00::7", "[fd00::7]:80", False),
+        ("fd00::7", "fd00::7", True),
+        ("10.1.2.3", "3", False),
+    ],
+)
+def test_no_proxy_names_hosts_domains_networks_and_ports(host: str, no_proxy: str, expected: bool) -> None:
+    assert excepted(host, 8000, no_proxy) == expected
+
+
+def test_of_two_variables_the_one_in_small_letters_holds_and_a_wrong_one_is_named() -> None:
+    both = {"http_proxy": "http://10.0.0.1:1", "HTTP_PROXY": "http://10.0.0.2:1", "no_proxy": "", "NO_PROXY": ""}
+    assert shown(proxy_for(target_of("http://203.0.113.7"), "env", both)[0]) == "http://10.0.0.1:1"
+    for name in ("HTTPS_PROXY", "all_proxy"):
+        with pytest.raises(UserError, match=f"{name}: only http proxies"):
+            proxy_for(target_of("https://203.0.113.7"), "env", {name: "socks5://10.0.0.1:1"})
 
 
 def test_what_cannot_be_a_header_is_refused_before_it_is_sent() -> None:

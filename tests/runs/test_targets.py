@@ -84,6 +84,28 @@ def test_a_proxy_in_the_environment_is_not_used_and_that_is_said_where_it_matter
     assert "HTTP_PROXY is set but not used" in bench("http://service.invalid", "--requests", "1").err
 
 
+@pytest.mark.parametrize(("status", "words"), [(407, "USER:PASSWORD"), (None, "through the proxy http://127.0.0.1:")])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_refuses_or_is_not_there_is_told_from_the_server(
+    bench: Bench, status: int | None, words: str, scheme: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+        if status is None:
+            listener.close()
+        else:
+            threading.Thread(target=refuse, daemon=True).start()
+        ran = bench(f"{scheme}://service.test", "--requests", "1", "--proxy", f"http://127.0.0.1:{port}")
+    assert ran.code == 2 and words in ran.err and len(ran.err.splitlines()) == 1
+
+
 def test_a_server_that_closes_after_each_answer_is_measured(bench: Bench) -> None:
     with served(Behaviour(keep_alive=False)) as server:
         ran = bench(server.url, "--requests", "6", "--concurrency", "2")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.errors import NetworkError, ServerError, UserError
+from phasemeter.io.proxy import shown
 from phasemeter.runs import probe_lengths
 from phasemeter.runs.identify import Asker, Identity, identify
 from phasemeter.runs.other_scheme import other_scheme
@@ -98,10 +99,15 @@ def _check_reached(settings: Settings, asker: Asker) -> None:
         raise UnreachableError(f"{settings.url}: no answer to an {settings.endpoint.scheme.upper()} request: {instead}")
     if capture is not None and capture.close in {"refused", "timeout_connect"}:
         words = capture.error or "no answer"
+        proxy, way = shown(settings.target.proxy), "can't connect"
         hint = "is the server running, and is this its address?"
         if "certificate" in words.lower():
             hint = "trust it with --ca-file FILE, or don't check it with --insecure"
-        raise UnreachableError(f"{settings.url}: can't connect: {words}: {hint}")
+        elif proxy is not None:
+            way, hint = f"can't connect through the proxy {proxy}", "is that the proxy's address, and may it be used?"
+        raise UnreachableError(f"{settings.url}: {way}: {words}: {PROXY_KEY if '407' in words and proxy else hint}")
+    if asker.first_status == 407 and settings.target.proxy is not None:
+        raise RefusedError(f"{settings.url}: the proxy {shown(settings.target.proxy)} answers 407: {PROXY_KEY}")
     if asker.first_status in {401, 403} and not settings.models:
         raise RefusedError(
             f"{settings.endpoint.url}: the server answers {asker.first_status}{HINTS[asker.first_status]}"
@@ -284,6 +290,7 @@ def _adapt(settings: Settings, state: State, exchange: Exchange) -> None:
     raise RefusedError(f"{settings.endpoint.url}: the server refuses: {words}{hint}")
 
 
+PROXY_KEY = "it wants a user and a password: --proxy http://USER:PASSWORD@HOST:PORT"
 HINTS: dict[int, str] = {
     401: ": give a key with --api-key or OPENAI_API_KEY",
     403: ": this key may not do that",
