@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import polars
 
+from phasemeter.errors import InternalError
 from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
-from phasemeter.runs.tables import TableWriter
+from phasemeter.runs.tables import Extra, TableWriter, Told
 from phasemeter.serving.ended import Ended, Refused, Served
 from phasemeter.serving.events import Truth
 from phasemeter.serving.simulate import phases_of, row_of
@@ -38,8 +40,6 @@ FURTHER = {
     "prefill_end_ts": "prefill_end_ns", "decode_end_ts": "finish_ns", "first_output_received_ts": "first_token_ns",
     "request_complete_ts": "finish_ns",
 }  # fmt: skip
-Told = dict[str, tuple[int, str]] | None
-Extra = dict[str, float | None] | None
 ROWS_A_PART = 25_000
 ClassName = Callable[[int], str | None]
 Places = npt.NDArray[np.int64]
@@ -66,8 +66,8 @@ def write_simulated(
         _write_rows(writer, ended, rows)
     else:
         edges = sorted({0, warmup, len(ended), *range(0, len(ended), ROWS_A_PART)})
-        for start, end in pairwise(edges):
-            _write_part(writer, ended, np.arange(start, end), class_name, warm=end <= warmup)
+        places = ((np.arange(start, end), end <= warmup) for start, end in pairwise(edges))
+        writer.add_frames(_part(writer, ended, own, class_name, warm=warm) for own, warm in places)
     writer.close()
 
 
@@ -88,7 +88,9 @@ def _extra(truth: Truth) -> dict[str, float | None]:
     return extra | {"preemptions": float(truth.preemptions)}
 
 
-def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: ClassName | None, *, warm: bool) -> None:
+def _part(
+    writer: TableWriter, ended: Ended, places: Places, class_name: ClassName | None, *, warm: bool
+) -> polars.DataFrame:
     plain, numbers = ended.served(places) & ~ended.is_sampled(places), ended.numbers_of(places).tolist()
     served = places[plain]
 
@@ -102,11 +104,11 @@ def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: C
         one = ended[int(places[at])]
         told = (None, None) if isinstance(one, Refused) else (_instants(one.truth), _extra(one.truth))
         others[at] = (row(at, one), *told)
-    example = ended[int(served[0])] if len(served) else None
-    if example is None or isinstance(example, Refused):
-        for other in others.values():
-            writer.add(*other)
-        return
+    if not len(served):
+        return writer.frame(None, {}, others=others)
+    example = ended[int(served[0])]
+    if isinstance(example, Refused):
+        raise InternalError(f"{example.request.request_id} is no request that was served")
     own = ended.numbers_of(served).tolist()
     columns: dict[str, Any] = {"request_id": [f"r{number}" for number in own]}
     if class_name is not None:
@@ -116,4 +118,4 @@ def _write_part(writer: TableWriter, ended: Ended, places: Places, class_name: C
     columns |= {f"{name}_s": values for name, values in phases_s(ended, served).items()}
     columns["preemptions"] = ended.column("preemptions", served).astype(np.float64)
     first = row(int(np.flatnonzero(plain)[0]), example)
-    writer.add_alike(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=others)
+    return writer.frame(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=others)

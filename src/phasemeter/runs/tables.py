@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import polars
+from polars.io.plugins import register_io_source
 
 from phasemeter.errors import FileError
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
@@ -23,6 +24,9 @@ from phasemeter.records.request_row import ChoiceTimes, RequestRow
 REQUESTS, EVENTS = "requests.parquet", "events.parquet"
 EVENTS_A_PART = 1_000_000  # 24 MB
 REQUESTS_A_PART = 5_000  # 25 MB
+
+Told = dict[str, tuple[int, str]] | None  # a server's instants by boundary: (ns, clock domain)
+Extra = dict[str, float | None] | None  # further columns
 
 _UNTOLD = array("q", [-1])  # tokens of an event, inside these columns only
 _LISTS = ("silent_times_ns", "bare_times_ns")
@@ -91,12 +95,7 @@ class TableWriter:
         self._choices = {name: array("q") for name in ("request", "choice", "events", "reasoning_events")}
         self._parts: dict[str, list[Path]] = {REQUESTS: [], EVENTS: []}
 
-    def add(
-        self,
-        row: RequestRow,
-        instants: dict[str, tuple[int, str]] | None = None,
-        extra: dict[str, float | None] | None = None,
-    ) -> None:
+    def add(self, row: RequestRow, instants: Told = None, extra: Extra = None) -> None:
         self._rows.append(_record(row, self._take_events(row, self._requests), instants or {}) | (extra or {}))
         self._requests += 1
         if len(self._events["t_ns"]) >= EVENTS_A_PART:
@@ -123,25 +122,36 @@ class TableWriter:
             )
         return heads
 
-    def add_alike(
+    def add_frames(self, frames: Iterator[polars.DataFrame]) -> None:
+        """Requests in the table's own columns (`frame`), written as they come: one frame at a time is held."""
+        self._flush_requests()
+
+        def source(*_asked: object) -> Iterator[polars.DataFrame]:
+            return frames
+
+        register_io_source(source, schema=_schema(self._extra)).sink_parquet(self._part(REQUESTS))
+
+    def frame(
         self,
-        example: RequestRow,
+        example: RequestRow | None,
         columns: Mapping[str, Any],
         *,
-        instants: dict[str, tuple[int, str]],
-        extra: dict[str, float | None],
-        others: Mapping[int, tuple[RequestRow, dict[str, tuple[int, str]] | None, dict[str, float | None] | None]],
-    ) -> None:
-        """Many rows without events at once, a part of their own: as `example` but for `columns`, equally long, by the table's names.
+        instants: Told = None,
+        extra: Extra = None,
+        others: Mapping[int, tuple[RequestRow, Told, Extra]],
+    ) -> polars.DataFrame:
+        """The next requests: many without events, as `example` but for `columns` (equally long, by the table's names), and `others`.
 
-        `others`: rows of another kind, by their place in the part, as `add` takes them; the columns leave them out.
+        `others`: rows of another kind, by their place in the frame, as `add` takes them; the columns leave them out. `example`
+        None: there are only others.
         """
-        self._flush_requests()
         kinds = _schema(self._extra)
-        record = _record(example, [], instants) | extra
-        frame = polars.DataFrame({name: polars.Series(name, values, kinds[name]) for name, values in columns.items()})
-        same = [polars.lit(value, kinds[name]).alias(name) for name, value in record.items() if name not in columns]
-        frame = frame.with_columns(same).select(list(kinds))
+        frame = polars.DataFrame(schema=kinds)
+        if example is not None:
+            record = _record(example, [], instants or {}) | (extra or {})
+            own = {name: polars.Series(name, values, kinds[name]) for name, values in columns.items()}
+            same = [polars.lit(value, kinds[name]).alias(name) for name, value in record.items() if name not in columns]
+            frame = polars.DataFrame(own).with_columns(same).select(list(kinds))
         if others:
             whole = len(frame) + len(others)
             places = [place for place in range(whole) if place not in others] + list(others)
@@ -151,8 +161,8 @@ class TableWriter:
             ]
             odd = polars.DataFrame(records, schema=kinds)
             frame = polars.concat([frame, odd]).with_columns(_place=polars.Series(places)).sort("_place").drop("_place")
-        frame.write_parquet(self._part(REQUESTS))
         self._requests += len(frame)
+        return frame
 
     def _part(self, table: str) -> Path:
         path = self._directory / f".{table}.{len(self._parts[table])}.part"
