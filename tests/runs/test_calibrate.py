@@ -140,12 +140,8 @@ REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
     "no input tokens": (
         lambda row: msgspec.structs.replace(row, input_tokens=None, asked_input_tokens=None), {}, "--input-tokens"
     ),
-    "no times of tokens": (lambda row: msgspec.structs.replace(row, choices=()), {}, "one after another"),
-    "several at a time": (
-        lambda row: msgspec.structs.replace(
-            row, choices=tuple(msgspec.structs.replace(one, tokens=None, times_ns=one.times_ns[::5], reads=one.reads[::5])
-                               for one in row.choices)
-        ), {}, "several at a time",
+    "no token after another": (
+        lambda row: msgspec.structs.replace(row, choices=(), last_token_ns=row.first_token_ns), {}, "one after another"
     ),
     "replicas": (lambda row: row, {"data_parallel": 2}, "data_parallel"),
     "stages": (lambda row: row, {"pipeline_parallel": 4}, "pipeline_parallel"),
@@ -162,6 +158,34 @@ def test_what_cannot_be_fitted_is_one_line(case: str, alone: Path, tmp_path: Pat
     assert told.out == "" and says in told.err and str(path) in told.err
     assert told.err.count("\n") == 1
     assert not (tmp_path / "model.yaml").exists()
+
+
+def bundled(row: RequestRow) -> RequestRow:
+    """As behind a proxy that passes on five tokens at a time."""
+    choices = tuple(
+        msgspec.structs.replace(one, tokens=None, times_ns=one.times_ns[::5], reads=one.reads[::5])
+        for one in row.choices
+    )
+    return msgspec.structs.replace(row, choices=choices)
+
+
+@pytest.mark.parametrize(
+    "change", [bundled, lambda row: msgspec.structs.replace(row, choices=())], ids=["bundles", "no times"]
+)
+def test_a_run_whose_steps_cannot_be_seen_is_fitted_by_whole_answers_and_says_so(
+    change: Change, alone: Path, loaded: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    paths = [copied(source, tmp_path / source.name, change) for source in (alone, loaded)]
+    assert run(["calibrate", *map(str, paths), "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert (
+        set(found["calibration"]["by_answers"]) == {str(path) for path in paths} and "no step can be seen" in told.err
+    )
+    assert found["linear"]["decode_s"][0] == pytest.approx(DECODE[0], rel=0.03)
+    assert found["linear"]["prefill_s"][1] == pytest.approx(PREFILL[1], rel=0.1)
+    whole = [one for one in found["calibration"]["errors"] if one["fitted_on"] == "all of it"]
+    assert all(abs(one["e2e"]["mean"]) < 0.03 for one in whole)
 
 
 @pytest.mark.parametrize(

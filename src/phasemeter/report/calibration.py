@@ -19,7 +19,13 @@ NAMES = {
     "prefill.per_token_squared": "  a token²",
     "outside": "outside, a request",
 }
-WHAT = {"decode": "decode steps", "mixed": "steps with prompts", "prefill": "prefills", "alone": "first tokens alone"}
+WHAT = {
+    "decode": "decode steps",
+    "mixed": "steps with prompts",
+    "prefill": "prefills",
+    "alone": "first tokens alone",
+    "answers": "answers",
+}
 METRICS = ("ttft", "tpot", "e2e")
 DIGITS = 9
 DIFFERS = 0.1  # of a mixed step's constant, before it is said that the form has another one
@@ -87,6 +93,11 @@ def warnings(document: dict[str, Any]) -> list[str]:
     told, found = document["calibration"], []
     if document["linear"] is None:
         found.append("no step time: a plan needs both a decode and a prefill")
+    for run in told["by_answers"]:
+        found.append(
+            f"{run}: its tokens came several at a time, or without times, so that no step can be seen: it is fitted by whole answers,"
+            " which tell less, and with less certainty than the intervals say"
+        )
     mixed = told["mixed_constant"]
     if (
         mixed is not None

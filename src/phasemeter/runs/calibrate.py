@@ -64,11 +64,6 @@ def read_run(path: Path, *, even_invalid: bool = False, budget: int | None = Non
             " --even-invalid fits it all the same"
         )
     run = Run(name=str(path), requests=in_order(requests), concurrency=manifest.concurrency, budget=budget)
-    if not run.single_steps:
-        raise UserError(
-            f"{path}: its tokens came several at a time, so that no step of the engine can be seen: turn off what bundles them"
-            " (a proxy, speculative decoding, `stream_interval`) and measure again"
-        )
     return Measured(path=str(path), run=run, manifest=manifest, told=sum(one.prefill_s is not None for one in requests))
 
 
@@ -117,9 +112,10 @@ def _must_tell(path: Path, rows: Sequence[RequestRow], requests: Sequence[Observ
         raise UserError(
             f"{path}: nobody counted its prompts' tokens (the server sends no usage): give --input-tokens to `phasemeter bench`"
         )
-    if not any(len(one.times_s) > 1 for one in requests):
+    if not any(one.output_tokens > 1 and one.last_s > one.first_s for one in requests):
         raise UserError(
-            f"{path}: no request got its tokens one after another: measure answers of 16 tokens or more, and keep the capture"
+            f"{path}: no request got its tokens one after another (one token, or all in one read): measure answers of 16 tokens or"
+            " more, streamed past no proxy that holds them back"
         )
 
 
@@ -149,13 +145,15 @@ def study(
     runs = [read_run(path, even_invalid=even_invalid, budget=budget) for path in paths]
     others = [read_run(path, even_invalid=even_invalid, budget=budget) for path in held_out]
     must_match([*runs, *others])
-    found = calibrate([one.run for one in runs], [one.run for one in others], None if plan is None else _build(plan))
+    found = calibrate([one.run for one in runs], [one.run for one in others], None if plan is None else build_of(plan))
     if isinstance(found, str):
         raise UserError(f"{', '.join(map(str, paths))}: {found}")
     return document(runs, others, found, plan)
 
 
-def _build(plan: Plan) -> Build:
+def build_of(plan: Plan) -> Build:
+    """A fresh deployment of the plan with the step time it is given."""
+
     def fresh(linear: LinearCoefficients) -> Any:
         spec = msgspec.structs.replace(plan.deployment, step_time=StepTimeSpec(linear=linear))
         return build(msgspec.structs.replace(plan, deployment=spec), tokens=False)
@@ -190,6 +188,7 @@ def document(
             "mixed_constant": mixed,
             "rows": {kind: {"n": n, "spread": found.spread[kind]} for kind, n in found.rows.items() if n},
             "left_out": {"n": found.left_out, "longest_s": found.longest_left_out_s},
+            "by_answers": list(found.by_answers),
             "bends": msgspec.to_builtins(found.bends),
             "predicted_with": "the plan's deployment" if plan is not None else "the scheduler as the run shows it",
             "errors": [_prediction(one, plan is not None) for one in found.predictions],

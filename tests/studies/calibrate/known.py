@@ -65,7 +65,7 @@ def rows_with(
     values: Floats, generator: np.random.Generator, *, noise: float = 0.0, stalls: float = 0.0, rows: int = 600
 ) -> Rows:
     """Equations of every kind that `values` (by COLUMNS) keep, with relative noise, and a share of stalls of five times."""
-    kind = generator.choice(len(KINDS), rows, p=[0.6, 0.2, 0.1, 0.1])
+    kind = generator.choice(4, rows, p=[0.6, 0.2, 0.1, 0.1])
     batch = generator.integers(1, 33, rows)
     prompt = generator.integers(16, 2048, rows).astype(float)
     x = np.zeros((rows, len(COLUMNS)))

@@ -149,5 +149,8 @@ def test_answers_of_one_token_tell_no_decode() -> None:
             for one in run.requests
         ),
     )
-    found = calibrate([only], [])
-    assert isinstance(found, str)
+    found = fitted(only)
+    assert found.model.linear is None, "a plan needs both"
+    assert found.model.constant("decode.constant").status == "unidentified"
+    assert found.model.constant("prefill.per_token").value == pytest.approx(TRUTH.prefill_s[1], rel=1e-3)
+    assert {one.reason for one in found.predictions} == {"what it is fitted on tells no whole step time"}

@@ -23,6 +23,7 @@ from phasemeter.studies.calibrate.rows import COLUMNS, KINDS, Rows
 Status = Literal["identified", "assumed", "unidentified"]
 DECODE, MIXED, PREFILL, ALONE, TOKENS, CONTEXTS, SEQUENCES, SQUARES = range(len(COLUMNS))
 ONE_LENGTH = 1.2  # the 90th percentile of prompts within so many times the 10th
+DECODING = (KINDS.index("decode"), KINDS.index("answers"))
 ABOVE = 0.01  # of a decode's constant: a mixed step's that is no more above it has the decode's
 Interval = tuple[float | None, float | None]
 
@@ -69,7 +70,7 @@ class _Terms(msgspec.Struct, frozen=True):
         if self.has["mixed"]:
             bound = values[ALONE] if self.has["alone"] else np.inf
             return float(values[MIXED] if self.above else min(values[DECODE], bound))
-        return float(values[ALONE])
+        return float(values[ALONE] if self.has["alone"] else values[DECODE])
 
     def per_token(self, values: Floats) -> float:
         if self.has["tokens"]:
@@ -93,13 +94,13 @@ class _Terms(msgspec.Struct, frozen=True):
 def model_of(rows: Rows, fit: Fit, outside: tuple[float, Interval, str] | None) -> Model:
     """The constants, and the step time. `outside`: what requests took beyond the server's own word, where it gave one."""
     has = {name: bool(fit.told[at]) for at, name in enumerate(COLUMNS)}
-    prompts = rows.kind != KINDS.index("decode")
+    prompts = ~np.isin(rows.kind, DECODING)
     usual = float(np.median(rows.x[prompts, TOKENS])) if prompts.any() else 1.0
     terms = _Terms(has, max(1.0, usual), has["mixed"] and _above(fit))
     constants = [*_decode(rows, fit, has), *_prefill(rows, fit, terms), _outside(fit, terms, outside)]
     value = {one.name: one.value or 0.0 for one in constants}
     linear = None
-    seen = has["prefill"] or has["mixed"] or has["alone"]
+    seen = any(has[name] for name in ("prefill", "mixed", "alone", "tokens"))
     if has["decode"] and seen and value["decode.constant"] + value["decode.per_sequence"] > 0:
         linear = LinearCoefficients(
             prefill_s=(value["prefill.constant"], value["prefill.per_token"], value["prefill.per_token_squared"]),
@@ -147,7 +148,7 @@ def _made(fit: Fit, name: str, unit: str, of: Callable[[Floats], float], by: str
 
 
 def _decode(rows: Rows, fit: Fit, has: dict[str, bool]) -> list[Constant]:
-    steps = len(rows.of("decode"))
+    steps, answers = len(rows.of("decode")), len(rows.of("answers"))
     if not has["decode"]:
         why = "no step in which requests only decoded was seen"
         return [
@@ -156,7 +157,8 @@ def _decode(rows: Rows, fit: Fit, has: dict[str, bool]) -> list[Constant]:
                 ("constant", "step"), ("per_context_token", "context token"), ("per_sequence", "sequence")
             )
         ]  # fmt: skip
-    found = [_simple(fit, "decode.constant", "step", DECODE, f"{steps} decode steps")]
+    by = " and ".join(f"{n} {what}" for n, what in ((steps, "decode steps"), (answers, "answers")) if n)
+    found = [_simple(fit, "decode.constant", "step", DECODE, by)]
     if has["contexts"]:
         contexts = _per_step(rows, CONTEXTS)
         by = f"contexts of {np.quantile(contexts, 0.05):.0f} to {np.quantile(contexts, 0.95):.0f} tokens in all"
@@ -182,8 +184,8 @@ def _decode(rows: Rows, fit: Fit, has: dict[str, bool]) -> list[Constant]:
 
 def _per_step(rows: Rows, column: int) -> Floats:
     """Of decode steps, where several may have come as one."""
-    x = rows.x[rows.of("decode")]
-    return np.asarray(x[:, column] / x[:, DECODE])
+    x = rows.x[np.isin(rows.kind, DECODING)]
+    return np.asarray(x[:, column] / (x[:, DECODE] + x[:, MIXED]))
 
 
 def _unknown(name: str, unit: str, why: str, measure: str) -> Constant:
@@ -193,7 +195,7 @@ def _unknown(name: str, unit: str, why: str, measure: str) -> Constant:
 def _prefill(rows: Rows, fit: Fit, terms: _Terms) -> list[Constant]:
     has = terms.has
     counts = {kind: len(rows.of(kind)) for kind in ("prefill", "mixed", "alone")}
-    if not (has["prefill"] or has["mixed"] or has["alone"]):
+    if not any(has[name] for name in ("prefill", "mixed", "alone", "tokens")):
         why = "no prompt was seen whose processing has a beginning"
         return [
             _unknown(f"prefill.{name}", unit, why, "prompts")
@@ -211,11 +213,13 @@ def _prefill(rows: Rows, fit: Fit, terms: _Terms) -> list[Constant]:
         constant = msgspec.structs.replace(
             constant, ci95=(0.0, constant.value), status="assumed", by=why, measure="server"
         )
+    elif not has["prefill"] and not has["alone"]:
+        why = "no prompt was seen by itself: taken as the decode's constant, which reads the same weights"
+        constant = msgspec.structs.replace(constant, status="assumed", by=why, measure="prompts")
     elif not has["prefill"]:
         why = f"{counts['alone']} first tokens of an idle engine: what is outside it is in here too"
         constant = msgspec.structs.replace(constant, status="assumed", by=why, measure="server")
-    lengths = rows.x[rows.kind != KINDS.index("decode"), TOKENS]
-    ranged = f"{sum(counts.values())} prefills of {np.quantile(lengths, 0.05):.0f} to {np.quantile(lengths, 0.95):.0f} tokens"
+    ranged = _prompts(rows, sum(counts.values()))
     each = _made(fit, "prefill.per_token", "token", terms.per_token, ranged)
     if not has["tokens"]:
         why = f"{_why_not(rows)}: what is left above the constant"
@@ -226,10 +230,19 @@ def _prefill(rows: Rows, fit: Fit, terms: _Terms) -> list[Constant]:
     return [constant, each, _unknown("prefill.per_token_squared", "token²", why, "lengths")]
 
 
+def _prompts(rows: Rows, prefills: int) -> str:
+    """Which prompts tell what a token costs."""
+    if not prefills:
+        return f"others' prompts within {len(rows.of('answers'))} answers"
+    lengths = rows.x[~np.isin(rows.kind, DECODING), TOKENS]
+    return f"{prefills} prefills of {np.quantile(lengths, 0.05):.0f} to {np.quantile(lengths, 0.95):.0f} tokens"
+
+
 def _why_not(rows: Rows) -> str:
     """Why a prompt's length and its constant are not told apart."""
-    low, high = np.quantile(rows.x[rows.kind != KINDS.index("decode"), TOKENS], [0.1, 0.9])
-    return "the prompts had one length" if high < ONE_LENGTH * low else "too much noise for the lengths that there were"
+    lengths = rows.x[~np.isin(rows.kind, DECODING), TOKENS]
+    alike = len(lengths) > 0 and np.quantile(lengths, 0.9) < ONE_LENGTH * np.quantile(lengths, 0.1)
+    return "the prompts had one length" if alike else "too much noise for the lengths that there were"
 
 
 def _outside(fit: Fit, terms: _Terms, told: tuple[float, Interval, str] | None) -> Constant:

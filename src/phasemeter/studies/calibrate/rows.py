@@ -21,7 +21,7 @@ from phasemeter.studies.calibrate.steps import Steps
 
 COLUMNS = ("decode", "mixed", "prefill", "alone", "tokens", "contexts", "sequences", "squares")
 Flags = npt.NDArray[np.bool_]
-KINDS = ("decode", "mixed", "prefill", "alone")
+KINDS = ("decode", "mixed", "prefill", "alone", "answers")  # the last: answers.py
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

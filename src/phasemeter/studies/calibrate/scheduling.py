@@ -14,7 +14,7 @@ from phasemeter.serving.policies.vllm_v0 import VllmV0
 from phasemeter.serving.policies.vllm_v1 import VllmV1
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_time import LinearCoefficients, LinearCost, TickedCost
-from phasemeter.studies.calibrate.observed import Run
+from phasemeter.studies.calibrate.observed import Floats, Ints, Run
 from phasemeter.studies.calibrate.steps import Steps
 
 FULL = 0.05  # share of steps with every seat taken and somebody waiting, from which on the seats are a limit
@@ -42,14 +42,25 @@ def seen_in(run: Run, steps: Steps | None) -> Seen:
     flight = np.searchsorted(sent, sent, side="right") - np.searchsorted(last, sent, side="left")
     most_tokens = int(sizes[-int(flight.max()) :].sum())
     if steps is None:
-        return Seen(mixed=True, seats=None, most_tokens=most_tokens)
+        firsts = np.sort(np.array([one.first_s for one in run.requests]))
+        running = np.arange(1, len(firsts) + 1) - np.searchsorted(last, firsts, side="right")
+        return Seen(mixed=True, seats=_seats(running, _in_flight(sent, last, firsts)), most_tokens=most_tokens)
     busy = (steps.firsts > 0) & (steps.running > 0)
     mixed = int((busy & (steps.decodes > 0)).sum()) * 2 >= int(busy.sum())
     running = steps.running + steps.firsts
-    in_flight = np.searchsorted(sent, steps.ends_s) - np.searchsorted(last, steps.ends_s, side="left")
+    seats = _seats(running, _in_flight(sent, last, steps.ends_s))
+    return Seen(mixed=mixed, seats=seats, most_tokens=most_tokens)
+
+
+def _in_flight(sent: Floats, last: Floats, at_s: Floats) -> Ints:
+    """Requests that were sent before each instant and have not had their last token. `sent`, `last`: sorted."""
+    return np.searchsorted(sent, at_s) - np.searchsorted(last, at_s, side="left")
+
+
+def _seats(running: Ints, in_flight: Ints) -> int | None:
     peak = int(running.max())
     full = float(((running == peak) & (in_flight > peak)).mean())
-    return Seen(mixed=mixed, seats=peak if full >= FULL else None, most_tokens=most_tokens)
+    return peak if full >= FULL else None
 
 
 def engine_of(seen: Seen, linear: LinearCoefficients, budget: int | None) -> Engine:

@@ -13,6 +13,7 @@ import numpy as np
 
 from phasemeter.serving.step_time import LinearCoefficients
 from phasemeter.stats.intervals import quantile_interval
+from phasemeter.studies.calibrate.answers import answer_rows
 from phasemeter.studies.calibrate.constants import Interval, Model, model_of, with_one_constant
 from phasemeter.studies.calibrate.fit import STILL, fit
 from phasemeter.studies.calibrate.observed import Floats, Run
@@ -44,13 +45,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     predictions: tuple[Prediction, ...]
     rows: dict[str, int]
     spread: dict[str, float]
+    by_answers: tuple[str, ...]  # runs whose steps could not be seen
     left_out: int
     longest_left_out_s: float | None
     bends: tuple[Bend, ...]
 
 
-def equations(run: Run, steps: Steps) -> Rows:
-    """A run's rows. Where the server doesn't tell when prompts were computed, steps are held against what they take without any."""
+def equations(run: Run, steps: Steps | None) -> Rows:
+    """A run's rows: of its steps where they can be seen, else of its answers. Where the server doesn't tell when prompts were computed,
+    steps are held against what they take without any."""
+    if steps is None:
+        return answer_rows(run)
     usual = None
     if any(one.prefill_s is None for one in run.requests):
         decoding = decode_rows(steps)
@@ -90,9 +95,9 @@ def calibrate(runs: Sequence[Run], held_out: Sequence[Run], build: Build | None 
     """The fit of `runs`, its errors on each of them and on `held_out`; or why there is none. `build`: a fresh engine of a plan's
     deployment with that step time (None: as the runs show it)."""
     steps = {id(run): steps_of(run) for run in (*runs, *held_out)}
-    rows = [equations(run, own) for run in runs if (own := steps[id(run)]) is not None]
+    rows = [equations(run, steps[id(run)]) for run in runs]
     if not any(len(one.y) for one in rows):
-        return "no step of the engine can be read off these runs"
+        return "no token came after another one: nothing tells how long a step takes"
     whole = in_blocks(rows, STRETCHES)
     model = _model(whole, runs)
     halves = _first_halves(runs, rows)
@@ -108,6 +113,7 @@ def calibrate(runs: Sequence[Run], held_out: Sequence[Run], build: Build | None 
         predictions=tuple(predictions),
         rows={kind: len(whole.of(kind)) for kind in KINDS},
         spread={kind: float(model.fit.spread[at]) for at, kind in enumerate(KINDS)},
+        by_answers=tuple(run.name for run in runs if steps[id(run)] is None),
         left_out=int(still.sum()),
         longest_left_out_s=float(whole.y[still].max()) if still.any() else None,
         bends=tuple(bends(whole, model.fit)),
