@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phasemeter.server.engines import ENGINES
-from phasemeter.server.prometheus import Reading
+from phasemeter.server.engines import ENGINES, UNPREFIXED
+from phasemeter.server.prometheus import Reading, read_pages
 from phasemeter.server.windows import baseline_index, is_idle, window_mismatches
 from tests.server.pages import INF, hist, page, read, windows
 
@@ -208,5 +208,54 @@ def test_every_row_of_an_engine_is_found_under_each_alias(engine: str) -> None:
     for row in ENGINES[engine]:
         for alias in row.aliases:
             text = hist(alias, {1.0: 1, INF: 2}, 3.0, 'a="b"') if row.kind == "histogram" else f"{alias} 1\n"
+            if engine in UNPREFIXED and alias != ENGINES[engine][0].aliases[0]:  # known by a histogram beside the rest
+                text += hist(ENGINES[engine][0].aliases[0], {1.0: 1, INF: 2}, 3.0, 'a="b"')
             found = {r.row.key: r for r in read(page(text), engine=engine).readings.values() if r.status != "absent"}
             assert isinstance(found.get(row.key), Reading), alias
+
+
+def triton(requests: dict[str, int], request_us: int = 100_000) -> str:
+    """Triton's counters: each of these models served so many requests."""
+    lines = []
+    for model, count in requests.items():
+        lines.append(f'nv_inference_request_success{{model="{model}",version="1"}} {count}')
+        lines.append(f'nv_inference_request_duration_us{{model="{model}",version="1"}} {count * request_us}')
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("served", "counted"),
+    [
+        ({"ensemble": 59, "preprocessing": 59, "tensorrt_llm": 59, "postprocessing": 59}, 59),
+        ({"ensemble": 0, "tensorrt_llm_bls": 7, "preprocessing": 7, "tensorrt_llm": 7}, 7),
+        ({"ensemble": 2, "tensorrt_llm_bls": 3, "tensorrt_llm": 5, "mine": 4}, 9),
+        ({"ensemble": 0, "tensorrt_llm": 5}, 5),  # asked without its ensemble
+    ],
+)
+def test_a_request_that_triton_counts_for_each_step_counts_once(served: dict[str, int], counted: int) -> None:
+    found = read(page(triton(served)), engine="triton")
+    assert found.readings["requests_finished"].value == counted
+    assert found.readings["e2e"].n == counted and found.readings["e2e"].total == pytest.approx(0.1 * counted)
+    left_out = any(warning.startswith("steps_left_out") for warning in found.warnings)
+    assert left_out == (counted < sum(served.values()))
+    assert (
+        read(page(triton(served)), engine="triton", model="tensorrt_llm").readings["requests_finished"].value
+        == served["tensorrt_llm"]
+    )
+
+
+@pytest.mark.parametrize("prefix", ["ray_vllm:", "ray_vllm_"])
+def test_what_ray_serves_under_its_own_prefix_is_the_engines(prefix: str) -> None:
+    wrapped = page(hist(f"{prefix}request_queue_time_seconds", {0.3: 2, INF: 4}, 2.0))
+    assert read(wrapped).readings["queue"].n == 4
+    assert read_pages([page(hist("ray_serve_request_queue_time_seconds", {0.3: 2, INF: 4}, 2.0))], None) == {}
+
+
+def test_names_without_a_prefix_are_nims_where_its_histograms_are_there() -> None:
+    counters = "prompt_tokens_total 70\ngeneration_tokens_total 30\nnum_requests_running 3\n"
+    ttft = hist("time_to_first_token_seconds", {0.3: 2, INF: 4}, 2.0, 'model_name="m"')
+    found = read(page(ttft, counters), engine="nim")
+    assert (found.readings["ttft"].n, found.readings["prompt_tokens"].value) == (4, 70)
+    assert found.readings["running_requests"].value == 3
+    assert found.readings["tpot"].status == "absent"
+    assert read_pages([page(counters)], None) == {}

@@ -80,7 +80,7 @@ _INTER_OUTPUT = "between outputs of the engine, one observation an output whatev
 
 
 def _like_vllm(prefix: str, wall: ClockDomain, mono: ClockDomain) -> tuple[Row, ...]:
-    p = prefix + "_"
+    p = prefix and prefix + "_"
     older = " vllm_time_in_queue_requests" if prefix == "vllm" else ""  # its name in 0.6
     return (
         _phase("ttft", f"{p}time_to_first_token_seconds", wall, "first output received by the frontend − arrival"),
@@ -253,6 +253,19 @@ LMDEPLOY = (
     _count("generated_tokens", "lmdeploy_generation_tokens_total", "tokens generated", "token"),
 )
 
+# names without a prefix: docs.nvidia.com/nim/large-language-models/latest/observability.html (and TensorRT-LLM before 1.0)
+NIM = (
+    *(row for row in _like_vllm("", "unknown", "unknown") if row.key in {"ttft", "e2e"}),
+    _phase("tpot", "time_per_output_token_seconds", "unknown", "time per output token; its formula is not published", zeros=True),
+    *(msgspec.structs.replace(row, aliases=(row.aliases[0].lstrip("_"),)) for row in _sizes("")),
+    _state("running_requests", "num_requests_running", "requests in execution"),
+    _state("waiting_requests", "num_requests_waiting", "requests waiting"),
+    _state("kv_cache_usage", "gpu_cache_usage_perc", "share of KV cache in use, 0 to 1", "share_gauge", "share"),
+    _count("requests_finished", "request_success_total request_finish_total", "finished requests"),
+    _count("prompt_tokens", "prompt_tokens_total", "prompt tokens processed", "token"),
+    _count("generated_tokens", "generation_tokens_total", "tokens generated", "token"),
+)  # fmt: skip
+
 OTEL_GENAI = (
     _phase("ttft", "gen_ai_server_time_to_first_token gen_ai_server_time_to_first_token_seconds", "unknown",
            "successes only; semantic conventions in development"),
@@ -263,8 +276,10 @@ OTEL_GENAI = (
 
 ENGINES: Mapping[str, tuple[Row, ...]] = {
     "vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMACPP, "tgi": TGI, "trtllm": TRTLLM, "triton": TRITON,
-    "dynamo": DYNAMO, "lmdeploy": LMDEPLOY, "otel_genai": OTEL_GENAI,
+    "dynamo": DYNAMO, "lmdeploy": LMDEPLOY, "nim": NIM, "otel_genai": OTEL_GENAI,
 }  # fmt: skip
+UNPREFIXED = frozenset({"nim"})  # engines whose names are common words: their latency histograms have to be there
+RAY_WRAPS = ("vllm_", "sglang_")  # engines whose metrics Ray serves under `ray_`: ray-project/ray#52719
 
 # what a reader may look for everywhere: said to be absent rather than left out
 WANTED: Mapping[str, tuple[str, ...]] = {

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from phasemeter.server.engines import ENGINES, IDENTITY_LABELS, MODEL_LABELS, SHARD_LABELS, Row
+from phasemeter.server.engines import ENGINES, IDENTITY_LABELS, MODEL_LABELS, RAY_WRAPS, SHARD_LABELS, UNPREFIXED, Row
+from phasemeter.server.ensembles import steps
 from phasemeter.server.exposition import Labels, Page, Sample
 from phasemeter.server.growth import RESTART_TOLERANCE_S, Series, growth
 from phasemeter.server.histograms import Histogram, Rejected, mean, sum_range, together
@@ -55,6 +56,13 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
 _SUFFIXES = ("_bucket", "_count", "_sum", "_created", "_total")
 
 
+def known_name(name: str) -> str:
+    """A metric's name as the tables spell it: `_` for `:`, without the prefix that Ray puts before an engine's own names."""
+    spelt = name.replace(":", "_")
+    bare = spelt.removeprefix("ray_")
+    return bare if bare.startswith(RAY_WRAPS) else spelt
+
+
 class Index:
     """A page's samples by normalised name (`:` is `_`), each spelling apart."""
 
@@ -65,12 +73,16 @@ class Index:
         for sample in page.samples:
             if sample.name not in self.by_name:
                 self.by_name[sample.name] = []
-                self.spellings.setdefault(sample.name.replace(":", "_"), []).append(sample.name)
+                self.spellings.setdefault(known_name(sample.name), []).append(sample.name)
             self.by_name[sample.name].append(sample)
 
     def engines(self) -> list[str]:
         """The engines that have at least one known series here."""
-        return [engine for engine, rows in ENGINES.items() if any(self.spelt(row) for row in rows)]
+        return [
+            engine
+            for engine, rows in ENGINES.items()
+            if any(self.spelt(row) for row in rows if engine not in UNPREFIXED or row.kind == "histogram")
+        ]
 
     def spelt(self, row: Row) -> str | None:
         """The one family that counts: the first alias that is here, with `:` before `_`; other spellings are its copies."""
@@ -143,6 +155,16 @@ class Reader:
         self.up_before = any(pages[0].spelt(row) for row in ENGINES[engine])
         # the process was there and had counted nothing yet: its first series began at 0
         self.young = not self.up_before and pages[0].page.start_s is not None and not self.restart
+        self.steps = self._steps() if model is None else set()
+
+    def _steps(self) -> set[str]:
+        """The models whose requests another model of the last page counts too."""
+        served: dict[str, float] = {}
+        for row in ENGINES[self.engine]:
+            if row.kind == "counter" and (spelt := self.pages[-1].spelt(row)) and self.engine == "triton":
+                for labels, series in self.pages[-1].family(spelt, row, None).items():
+                    served[_model(labels) or ""] = served.get(_model(labels) or "", 0.0) + (series.value or 0.0)
+        return steps(served)
 
     def read(self) -> EngineReading:
         readings: dict[str, Reading] = {}
@@ -150,6 +172,10 @@ class Reader:
             readings |= self._quantity(row)
         models = sorted({m for p in self.pages for m in _models(p, self.engine)})
         warnings = [f"{p.page.name}: {text}" for p in self.pages for text in p.page.warnings]
+        if self.steps:
+            gone = ", ".join(sorted(self.steps))
+            models = [model for model in models if model not in self.steps]
+            warnings.append(f"steps_left_out: {gone} serve {', '.join(models)}, which counts the same requests")
         if len(models) > 1 and self.model is None:
             warnings.append(f"several_models: {', '.join(models)} are added up: choose one with --model")
         if self.restart:
@@ -178,6 +204,8 @@ class Reader:
         families = [
             page.family(name, row, self.model) if name else {} for page, name in zip(self.pages, spelt, strict=True)
         ]
+        if self.steps:
+            families = [{k: s for k, s in family.items() if _model(k) not in self.steps} for family in families]
         if row.kind in {"summed_gauge", "share_gauge", "refused_gauge"}:
             return {row.key: _gauge(row, spelt[-1], families[-1])}
         if row.split is None:
