@@ -35,6 +35,7 @@ from phasemeter.serving.deploy import build
 from phasemeter.serving.ended import NUMBERS, Ended
 from phasemeter.serving.engine import Engine
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
+from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.plan import Plan, demand_of, parse_plan
 from phasemeter.serving.policies import POLICIES
@@ -73,7 +74,8 @@ def chat(many: int, rate_per_s: float) -> list[Request]:
 
 
 def engine_s(policy: str, requests: list[Request], *, prefix_caching: bool = False) -> float:
-    kv: CountedKv | ReservedKv = PagedKv(BLOCKS) if prefix_caching else CountedKv(BLOCKS)
+    make = CountedKv if not prefix_caching else RadixKv if policy == "sglang" else PagedKv
+    kv: CountedKv | ReservedKv = make(BLOCKS)
     if policy in {"orca", "request_level"}:
         kv = ReservedKv(BLOCKS * 16, "max", 2048)
     engine = Engine(POLICIES[policy](), kv, MODEL, LIMITS)

@@ -1,7 +1,7 @@
 """Second oracle of the serving tests: schedulers whose memory has names, whole batches and pools, one token and one block at a time.
 
 Shares no code with the engine but its records and step-time model. Everything is looked up by walking lists: which block is oldest, who
-has a prefix, how much is free. Sources: vLLM `v1/core`, SGLang `managers/` (0.4), Orca section 3, DistServe section 4.3.
+has a prefix, how much is free. Sources: vLLM `v1/core`, Orca section 3. SGLang's is in radix_oracle, DistServe's in pool_oracle.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ class Oracle:
         self.running: list[Life] = []
         self.preempted = False
         self.padded = policy == "request_level"
-        self.ratio, self.full, self.ended = 700_000, False, False
 
     def known(self, life: Life) -> list[int]:
         return self.pool.known(life) if self.named else []
@@ -144,18 +143,31 @@ class Oracle:
             work: Work = getattr(self, self.policy)()
             assert work, "nobody can run"
             decoding = {life for life, _ in work if life.decodes}
+            self.begin_step(work)
             t = self.step(t, work)
+            self.end_step(work, decoding)
             ended = [life for life in self.running if life.done]
-            self.ended = bool(ended)
             if self.padded and len(ended) < len(self.running):
                 continue  # nobody leaves before the last one
             # of those who end together, who decoded lets go before whose prompt just ended, who came first before others
             for life in sorted(ended, key=lambda life: (life not in decoding, coming_order[life])):
                 self.running.remove(life)
-                self.pool.leave(life)
+                self.let_go(life)
                 done.append(life)
-        assert not any(self.pool.owners)
+        assert self.empty()
         return done
+
+    def begin_step(self, work: Work) -> None:
+        """What else happens before a step: nothing."""
+
+    def end_step(self, work: Work, decoding: set[Life]) -> None:
+        """What else happens after it: nothing."""
+
+    def let_go(self, life: Life) -> None:
+        self.pool.leave(life)
+
+    def empty(self) -> bool:
+        return not any(self.pool.owners)
 
     def step(self, t: int, work: Work) -> int:
         decodes = [life for life, _ in work if life.decodes]
@@ -214,92 +226,6 @@ class Oracle:
             work.append((head, new))
             budget -= new
         return work
-
-    def sglang(self) -> Work:
-        """Prompts first; one that a chunk cut goes on before others; then everybody decodes, retracting if there is no room."""
-        if self.ended:
-            self.full = False
-        cut = [life for life in self.running if not life.decodes]
-        if self.waiting and not cut and len(self.running) >= self.limits.max_num_seqs:
-            self.full = True  # before the queue is looked at
-        if cut or (self.waiting and not self.full):
-            work = self.sglang_prompts(cut)
-            if work:
-                return work
-        due = [life for life in self.running if len(life.table) < self.pool.of(life.held + 1)]
-        if len(due) > self.pool.free():
-            self.retract()
-        else:
-            self.ratio = max(98_000, self.ratio - (700_000 - 98_000) // 600)
-        for life in self.running:
-            self.pool.grow(life, life.held + 1)
-        return [(life, 1) for life in self.running]
-
-    def expected(self, life: Life) -> int:
-        cap = life.request.max_tokens
-        return max(0, min((4096 if cap is None else cap) - life.emitted, 4096))
-
-    def sglang_prompts(self, cut: list[Life]) -> Work:
-        budget = self.options["chunk"]
-        work: Work = []
-        promised = sum(self.expected(life) for life in self.running) * self.ratio // 1_000_000
-        room = self.pool.free() * self.pool.size - promised
-        for life in cut:
-            work.append((life, min(life.length - life.held, budget)))
-            budget -= work[-1][1]
-        if self.full:
-            return work
-        if self.named and len(self.waiting) <= 128:
-            self.longest_prefix_first()
-        while self.waiting and budget > 0:
-            head = self.waiting[0]
-            known = self.known(head)
-            wanted = self.pool.missing(head, head.length, known)
-            needs = wanted * self.pool.size + self.expected(head)
-            if (
-                len(self.running) >= self.limits.max_num_seqs
-                or wanted > self.pool.free()
-                or (self.running and needs > room)
-            ):
-                self.full = bool(self.running)
-                break
-            room -= needs
-            self.start(head, known, head.length)
-            work.append((head, min(head.length - head.held, budget)))
-            budget -= work[-1][1]
-        return work
-
-    def longest_prefix_first(self) -> None:
-        first_32: list[tuple[int, ...]] = []
-        late: list[Life] = []
-        cached = {id(life): len(self.known(life)) * self.pool.size for life in self.waiting}
-        for life in self.waiting:
-            head = life.request.block_hashes[: 32 // self.pool.size]
-            if cached[id(life)] > 32 or len(head) < 32 // self.pool.size:
-                continue
-            if head in first_32:
-                late.append(life)
-            first_32.append(head)
-        rest = [life for life in self.waiting if life not in late]
-        self.waiting = sorted(rest, key=lambda life: -cached[id(life)]) + late
-
-    def retract(self) -> None:
-        """The shortest answer goes, of those the longest prompt, until the others have 20 tokens each; one always stays."""
-        while len(self.running) > 1:
-            free = self.pool.free()
-            due = [life for life in self.running if len(life.table) < self.pool.of(life.held + 1)]
-            if len(due) <= free and free * self.pool.size >= 20 * len(self.running):
-                break
-            least = min(life.emitted for life in self.running)
-            shortest = [life for life in self.running if life.emitted == least]
-            longest = max(life.request.prompt_tokens for life in shortest)
-            chosen = [life for life in shortest if life.request.prompt_tokens == longest][-1]
-            self.preempt(chosen)
-            self.waiting.append(chosen)
-        emitted = sum(life.emitted for life in self.running) + 20 * len(self.running)
-        capped = sum(4096 if r.request.max_tokens is None else r.request.max_tokens for r in self.running)
-        self.ratio = min(1_000_000, emitted * 1_000_000 // max(1, capped))
-        self.full = False
 
 
 Lived = dict[str, tuple[int, int, int, int, int]]

@@ -19,6 +19,7 @@ from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime, ticks_of_ns
 from phasemeter.stats.distributions import t_quantile
+from tests.serving.workloads import paged
 
 BLOCKS, SIZE, LONGEST = 40, 4, 60
 ALONE = [name for name in POLICIES if not name.startswith("distserve")]
@@ -37,7 +38,7 @@ class Served(RuleBasedStateMachine):
         if policy in RESERVING:
             self.kv = ReservedKv(BLOCKS * SIZE, "max", LONGEST, block_size=SIZE)
         elif names != "counted":
-            self.kv = PagedKv(BLOCKS, SIZE, prefix_caching=names == "cached")
+            self.kv = paged(policy, BLOCKS, SIZE, prefix_caching=names == "cached")
         limits = Limits(max_num_seqs=seats, max_num_batched_tokens=LONGEST + 20)
         model = LinearStepTime(fixed=ticks_of_ns(5), per_decode=300, per_new_token=200)
         self.engine = Engine(POLICIES[policy](), self.kv, model, limits, tokens=True)

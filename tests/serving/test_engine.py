@@ -17,7 +17,7 @@ from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime
 from tests.serving.reference import Reference, lived
-from tests.serving.workloads import requests, step_time
+from tests.serving.workloads import paged, requests, step_time
 
 NEVER = 1 << 60
 Lives = dict[str, tuple[int, int, int, int]]
@@ -104,7 +104,7 @@ def alone(seed: int, policy: str, *, tokens: bool = False) -> tuple[Engine, list
         max_num_seqs=random.choice([1, 3, 8, 40]), max_num_batched_tokens=longest + random.randrange(longest)
     )
     model, asked = step_time(random), requests(random, 25, longest)
-    kv: CountedKv | ReservedKv = PagedKv(blocks, block) if random.random() < 0.5 else CountedKv(blocks, block)
+    kv: CountedKv | ReservedKv = paged(policy, blocks, block) if random.random() < 0.5 else CountedKv(blocks, block)
     if policy in {"orca", "request_level"}:
         kv = ReservedKv(256 + random.randrange(900), random.choice(["max", "pow2", "oracle"]), 128)
     return Engine(POLICIES[policy](), kv, model, limits, tokens=tokens), asked

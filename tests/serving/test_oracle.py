@@ -13,6 +13,7 @@ from phasemeter.serving.engine import Engine
 from phasemeter.serving.events import Finished
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
+from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.sequence import Request
@@ -20,6 +21,7 @@ from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime
 from tests.serving.oracle import Lived, Oracle, lived
 from tests.serving.pool_oracle import Pools
+from tests.serving.radix_oracle import SglangOracle
 from tests.serving.workloads import requests, step_time
 
 NEVER = 1 << 60
@@ -36,10 +38,9 @@ def run(engine: Engine, asked: list[Request]) -> Lived:
     }
 
 
-def sharing(random: Random, asked: list[Request], size: int) -> list[Request]:
-    """The same requests with names: prompts of a family begin alike, and some begin with part of another one's prompt.
-
-    (With an answer that is still being written nobody can begin: below.)
+def sharing(random: Random, asked: list[Request], size: int, *, answers: bool = False) -> list[Request]:
+    """The same requests with names: prompts of a family begin alike, and some begin with part of another one's prompt. `answers`: and of
+    its answer, which may be under way.
     """
     found: list[Request] = []
     common = [random.randrange(0, 120) for _ in range(3)]
@@ -50,7 +51,7 @@ def sharing(random: Random, asked: list[Request], size: int) -> list[Request]:
         names = [hash((family, i)) for i in range(alike)]
         if found and random.random() < 0.3:
             other = random.choice(found)
-            said = other.block_hashes[: other.prompt_tokens // size]
+            said = other.block_hashes if answers else other.block_hashes[: other.prompt_tokens // size]
             names = list(said[: random.randrange(1 + min(len(said), request.prompt_tokens // size))])
         names += [hash((number, "own", i)) for i in range(len(names), whole)]
         cap = random.choice([None, request.output_tokens, request.output_tokens + 30])
@@ -94,13 +95,15 @@ def test_a_queue_keeps_its_order_while_no_seat_is_free(seed: int) -> None:
 
 def sglang_beside_its_oracle(seed: int, named: bool) -> None:
     random = Random(seed)
-    size, longest = random.choice([4, 16]), random.choice([40, 120, 300])
+    size, longest = random.choice([4, 16, 50]), random.choice([40, 120, 300])
     blocks = -(-longest // size) * random.choice([1, 2, 4]) + random.randrange(8) + 1
-    limits, model = Limits(max_num_seqs=random.choice([1, 3, 8, 40])), step_time(random)
-    asked = sharing(random, requests(random, random.randrange(1, 30), longest), size)
-    chunk = random.choice([30, 100, 8192])
-    oracle = Oracle("sglang", blocks, size, model, limits, chunk=chunk, named=named)
-    kv = PagedKv(blocks, size, prefix_caching=named) if named else CountedKv(blocks, size)
+    limits = Limits(
+        max_num_seqs=random.choice([1, 3, 8, 40]), max_model_len=random.choice([None, longest + random.randrange(40)])
+    )
+    model, chunk = step_time(random), random.choice([30, 100, 8192])
+    asked = sharing(random, requests(random, random.randrange(1, 30), longest), size, answers=random.random() < 0.5)
+    oracle = SglangOracle(blocks, size, model, limits, chunk=chunk, named=named)
+    kv = RadixKv(blocks, size) if named else CountedKv(blocks, size)
     assert run(Engine(POLICIES["sglang"](chunk_size=chunk), kv, model, limits), asked) == lived(oracle.run(asked))
 
 
@@ -165,6 +168,6 @@ def test_the_next_turn_finds_what_was_said_and_answered() -> None:
     model, limits = step_time(Random(1)), Limits()
     first = Request(request_id="a", prompt_tokens=20, output_tokens=13, arrival_ns=0, block_hashes=names[:8])
     longer = Request(request_id="b", prompt_tokens=40, output_tokens=5, arrival_ns=10**9, block_hashes=names[:11])
-    for policy in ("vllm_v1", "sglang"):
-        found = run(Engine(POLICIES[policy](), PagedKv(64, 4), model, limits), [first, longer])
+    for policy, kv in (("vllm_v1", PagedKv(64, 4)), ("sglang", RadixKv(64, 4))):
+        found = run(Engine(POLICIES[policy](), kv, model, limits), [first, longer])
         assert found["b"][4] == 32  # 20 + 13 - 1, in blocks of 4

@@ -17,6 +17,7 @@ from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime
+from tests.serving.workloads import paged
 
 MEAN_NS = 1000
 
@@ -79,7 +80,7 @@ def test_what_is_in_the_system_is_rate_times_time_in_it() -> None:
 def test_blocks_and_tokens_are_conserved_at_every_step(seed: int, policy: str, shared: bool) -> None:
     """After its k-th token a sequence holds KV for prompt + k − 1 tokens, in just as many blocks; all blocks are somebody's or free."""
     random = Random(seed)
-    kv = PagedKv(40, 4, prefix_caching=shared)
+    kv = paged(policy, 40, 4, prefix_caching=shared)
     engine = Engine(
         POLICIES[policy](), kv, LinearStepTime(fixed=7), Limits(max_num_seqs=6, max_num_batched_tokens=150), tokens=True
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from phasemeter.serving.kv_cache import PagedKv
+from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.step_shape import LinearStepTime
 
@@ -31,3 +33,8 @@ def requests(random: Random, many: int, longest: int) -> list[Request]:
         output = random.randrange(1, longest - prompt + 1)
         found.append(Request(request_id=f"r{i}", prompt_tokens=prompt, output_tokens=output, arrival_ns=t))
     return found
+
+
+def paged(policy: str, blocks: int, block_size: int, *, prefix_caching: bool = True) -> PagedKv:
+    """Blocks with names, as `policy` keeps them."""
+    return (RadixKv if policy == "sglang" else PagedKv)(blocks, block_size, prefix_caching=prefix_caching)

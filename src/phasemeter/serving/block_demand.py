@@ -26,6 +26,7 @@ class Decodes:
         self.count = 0
         self.offsets = 0  # sum of offsets, weighted by samples
         self.steps = 0
+        self.ended, self.ended_at = 0, -1  # how many answers the last one of them ended that ended any, and its number
         self.demand = [0] * block_size
         self.owing: dict[Sequence, int] = {}
         self.heap: list[int] = []  # finish steps, one that isn't in `ends` is stale:

@@ -22,6 +22,7 @@ from phasemeter.serving.engine import Engine
 from phasemeter.serving.events import Event, Finished
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
+from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.kv_reserved import RULES, ReservedKv
 from phasemeter.serving.meter import Meter, added
 from phasemeter.serving.plan import Plan, Pool, link_of, pools_of
@@ -238,4 +239,5 @@ def _kv(plan: Plan, pool: Pool, policy: Policy, kv_tokens: int, reserve: object)
         longest = spec.max_model_len or pool.deployment.model.max_context_tokens
         return ReservedKv(kv_tokens, str(reserve), longest)
     cached = spec.prefix_cache and not isinstance(policy, DistserveDecode)  # what is pulled is whole
-    return PagedKv(blocks, spec.block_size) if cached else CountedKv(blocks, spec.block_size)
+    make = CountedKv if not cached else RadixKv if isinstance(policy, Sglang) else PagedKv
+    return make(blocks, spec.block_size)

@@ -120,6 +120,10 @@ class CountedKv:
         self.free += self.held_blocks(sequence, tokens) if sequence.samples > 1 else -(-tokens // self.block_size)
         sequence.blocks = 0
 
+    def retract(self, sequence: Sequence, tokens: int) -> None:
+        """Frees everything of `sequence`, which decoded and will recompute its `tokens`."""
+        self.release(sequence, tokens)
+
     def give_up(self, sequence: Sequence) -> None:
         """Frees everything of `sequence`, whose prompt is not computed to the end of its blocks."""
         self.free += sequence.blocks

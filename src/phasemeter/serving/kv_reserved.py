@@ -147,6 +147,9 @@ class ReservedKv:
         if self.buddies is not None:
             self.buddies.give_back(address, blocks)
 
+    def retract(self, sequence: Sequence, tokens: int) -> None:
+        raise UserError("a reserving KV pool takes nothing back")
+
     def give_up(self, sequence: Sequence) -> None:
         self.release(sequence, 0)
 

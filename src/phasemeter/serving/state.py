@@ -96,13 +96,17 @@ class State:
         decoding = sequence._finish_at >= 0
         self._stop(sequence)
         if decoding:
-            self.kv.release(sequence, sequence.computed)
+            self.kv.retract(sequence, sequence.computed)
             sequence.target += 1  # the last token it emitted has no KV yet: it is recomputed with the others
         else:
             self.kv.give_up(sequence)
         sequence.computed = sequence.cached = 0
         self.waiting.appendleft(sequence)
         self._preempted.append((sequence, "recompute"))
+        self.preempted_now = self.moved = True
+
+    def ask_again(self) -> None:
+        """Lets the policy be asked after one step, though nobody may have come or gone by then."""
         self.preempted_now = self.moved = True
 
     def swap_out(self, sequence: Sequence) -> None:

@@ -126,6 +126,8 @@ class StepEnds:
         state = self.state
         decodes = state.decodes
         last = decodes.steps + self._prefills - 1
+        if ended:
+            decodes.ended, decodes.ended_at = len(ended), decodes.steps
         for sequence in sorted(ended, key=_order) if len(ended) > 1 else ended:
             sequence._spans += ((sequence._first_step, last),)
             if self._padded:  # its seat and its memory stay taken until the batch has ended
