@@ -152,7 +152,7 @@ class CountedKv:
 class PagedKv(CountedKv):
     """Blocks with names. A block whose last owner left keeps its content, findable by hash, until it is taken: oldest first.
 
-    `free` counts those too. Decode steps that take blocks go one by one, since which block is taken decides what is forgotten.
+    `free` counts those too. Each block that a decode step takes or fills is an act of its own: which one it is decides what is forgotten.
     `prefix_caching` False: names and reference counts, but nothing is ever found again.
     """
 
@@ -162,7 +162,7 @@ class PagedKv(CountedKv):
         super().__init__(blocks, block_size)
         self.prefix_caching = prefix_caching
         self.references = [0] * blocks
-        self.hash_of: dict[int, int] = {}
+        self.hash_of: list[int | None] = [None] * blocks
         self.block_of: dict[int, int] = {}  # by hash; equal content may be computed again, and is forgotten one by one:
         self.twins: dict[int, dict[int, None]] = {}  # the later ones, oldest first
         self.unowned: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
@@ -201,51 +201,67 @@ class PagedKv(CountedKv):
             self._share(table)
         named = max(0, len(table) - 1)  # the last one may not have been full
         table += self._pop(-(-tokens // size) - len(table))
-        for index in range(named, min(tokens // size, len(hashes))):
-            self._remember(table[index], hashes[index])
+        full = tokens // size
+        self._remember(table[named:full], hashes[named:full])
         sequence.blocks = len(table)
 
     def grow(self, decodes: Decodes, most: int) -> int:
-        """The next step's blocks, and as many further steps as take none."""
+        """The blocks of the next decode steps: of as many as they are free for, at most `most`. Answers how many."""
         if not self._settled:
             if decodes.blocks_due() > self.free:
                 return 0
             self._take_due(decodes)
         self._settled = False
-        steps = decodes.quiet_steps(most)
-        self._name_filled(decodes, steps)
-        return steps
+        first, demand, size = decodes.steps, decodes.demand, self.block_size
+        for step in range(first + 1, first + most):
+            if demand[step % size]:
+                self._name_filled(decodes, step % size)
+                if demand[step % size] > self.free:
+                    return step - first
+                self._take(decodes, step % size)
+        self._name_filled(decodes, (first + most) % size)
+        return most
 
     def settle(self, decodes: Decodes) -> None:
         """Gives the decodes the blocks of this step ahead of whom the policy admits next: what they evict is not found any more."""
         if not self._settled and decodes.count:
             self._take_due(decodes)
-            self._name_filled(decodes, 1)
+            self._name_filled(decodes, (decodes.steps + 1) % self.block_size)
             self._settled = True
 
     def _take_due(self, decodes: Decodes) -> None:
-        """One block for each sample whose last one is full, in list order, then copies that are owed."""
-        assert decodes.members is not None
+        """The next step's blocks, then copies that are owed."""
         slot = decodes.steps % self.block_size
-        if due := decodes.members[slot]:
-            taken = iter(self._pop(decodes.demand[slot]))
-            for sequence in sorted(due, key=_order) if len(due) > 1 else due:
-                if sequence.samples > 1:
-                    self._fork(sequence)
-                for table in (sequence.table, *sequence.forks):
-                    table.append(next(taken))
+        if decodes.demand[slot]:
+            self._take(decodes, slot)
         for sequence in sorted(decodes.owing, key=_order) if decodes.owing else ():
             self._fork(sequence)
             for table in (sequence.table, *sequence.forks):
                 self._write(table)
         decodes.owing.clear()
 
-    def _name_filled(self, decodes: Decodes, steps: int) -> None:
-        """Names the blocks that the last of the coming `steps` decode steps fills: whoever starts in that step finds them, as in vLLM
-        v1. The steps before it fill none (`quiet_steps`)."""
+    def _take(self, decodes: Decodes, slot: int) -> None:
+        """One block for each sample whose last one is full, in list order."""
+        assert decodes.members is not None
+        due = decodes.members[slot]
+        taken = self._pop(decodes.demand[slot])
+        in_order = sorted(due, key=_order) if len(due) > 1 else due
+        if len(taken) == len(due):
+            for sequence, block in zip(in_order, taken, strict=True):
+                sequence.table.append(block)
+            return
+        left = iter(taken)
+        for sequence in in_order:
+            self._fork(sequence)
+            for table in (sequence.table, *sequence.forks):
+                table.append(next(left))
+
+    def _name_filled(self, decodes: Decodes, slot: int) -> None:
+        """Names the blocks that are full before the step at `slot`, by the step before it: whoever starts in that one finds them, as
+        in vLLM v1."""
         assert decodes.members is not None
         if self.prefix_caching:
-            for sequence in decodes.members[(decodes.steps + steps) % self.block_size]:
+            for sequence in decodes.members[slot]:
                 self._remember_last(sequence)
 
     def restore(self, sequence: Sequence, tokens: int) -> None:
@@ -280,8 +296,9 @@ class PagedKv(CountedKv):
             block, _ = popitem(last=False)
             references[block] = 1
             taken.append(block)
-            forgotten = hash_of.pop(block, None)
+            forgotten = hash_of[block]
             if forgotten is not None:
+                hash_of[block] = None
                 self.evictions += 1
                 if forgotten in twins:
                     self._forget_one(block, forgotten)
@@ -315,17 +332,22 @@ class PagedKv(CountedKv):
                 unowned[block] = None
                 self.free += 1
 
-    def _remember(self, block: int, block_hash: int) -> None:
-        if self.prefix_caching and block not in self.hash_of:
-            self.hash_of[block] = block_hash
-            if self.block_of.setdefault(block_hash, block) != block:
-                self.twins.setdefault(block_hash, {})[block] = None
+    def _remember(self, blocks: list[int], hashes: tuple[int, ...]) -> None:
+        """Full blocks are found by their hashes from now on, one that has none excepted."""
+        if not self.prefix_caching:
+            return
+        hash_of, block_of = self.hash_of, self.block_of
+        for block, block_hash in zip(blocks, hashes, strict=False):
+            if hash_of[block] is None:
+                hash_of[block] = block_hash
+                if block_of.setdefault(block_hash, block) != block:
+                    self.twins.setdefault(block_hash, {})[block] = None
 
     def _remember_last(self, sequence: Sequence) -> None:
         table, hashes = sequence.table, sequence.block_hashes
         last = len(table) - 1
-        if 0 <= last < len(hashes) and table[last] not in self.hash_of:
-            self._remember(table[last], hashes[last])
+        if 0 <= last < len(hashes) and self.hash_of[table[last]] is None:
+            self._remember(table[last:], hashes[last:])
 
     def _fork(self, sequence: Sequence) -> None:
         while len(sequence.forks) < sequence.samples - 1:
