@@ -49,6 +49,7 @@ DETERMINISTIC = {
     "trace",
     "evidence",
     "import",
+    "plan",
 }  # what they print is held to what is shown
 PLAN = """
 workload: {input_tokens: 64, output_tokens: {fixed: 16}, arrivals: {poisson: 4/s}}

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("phasemeter.cli.compare:compare", "Compare two results, or say why they can't be compared"),
     "simulate": ("phasemeter.cli.simulate:simulate", "Predict a deployment in virtual time, from a plan"),
     "calibrate": ("phasemeter.cli.calibrate:calibrate", "Fit the predictor to reality: step-time constants from runs"),
+    "plan": ("phasemeter.cli.plan:plan", "Choose a deployment: goodput per GPU over what a plan lets vary"),
     "emulate": ("phasemeter.cli.emulate:emulate", "Have a server without a GPU: a plan's engine on the wall clock"),
     "explore": ("phasemeter.cli.explore:explore", "Play with the terms of the budget: a page with sliders"),
 }

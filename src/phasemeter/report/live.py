@@ -50,3 +50,26 @@ def simulating(quiet: bool = False) -> Iterator[Callable[[int, float, int, tuple
         yield shown.tell
     finally:
         shown.close()
+
+
+@contextmanager
+def line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Tells what is going on: one line that is rewritten on a terminal, a line each elsewhere, nothing where `quiet` is asked for."""
+    rewritten = not calm()
+
+    def tell(words: str) -> None:
+        if quiet:
+            return
+        if rewritten:
+            columns = max(10, os.get_terminal_size(sys.stderr.fileno()).columns - 1)
+            sys.stderr.write(f"\r\x1b[K{plain(words)[:columns]}")
+        else:
+            sys.stderr.write(f"{plain(words)}\n")
+        sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if rewritten and not quiet:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -56,9 +56,9 @@ CHUNKED = {"sarathi", "sglang"}  # their token budget is an option of the policy
 
 
 class StageCost:
-    """One of `stages` equal pipeline stages of a cost model."""
+    """One of `stages` equal pipeline stages of a cost model: each part takes so much less time."""
 
-    def __init__(self, whole: CostModel, stages: int) -> None:
+    def __init__(self, whole: CostModel, stages: float) -> None:
         self.whole, self.stages = whole, stages
 
     def cost_line(self, decodes: int, context_tokens: int) -> CostLine:
@@ -75,7 +75,12 @@ class StageCost:
 
 
 def cost_of(pool: Pool) -> CostModel:
-    """The pool's fitted lines or profiled tables where the plan gives them, else the formula."""
+    """The pool's fitted lines or profiled tables where the plan gives them, else the formula; scaled where it says so."""
+    found, scale = _plain_cost(pool), pool.step_time.scale
+    return found if scale == 1 else StageCost(found, 1 / scale)
+
+
+def _plain_cost(pool: Pool) -> CostModel:
     linear = pool.step_time.linear
     if pool.tables is not None:
         one, hardware = pool.deployment, pool.deployment.hardware
@@ -206,8 +211,22 @@ def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
     return Replica(policy, kv, meter, limits, tokens=True, log=meter)
 
 
+def metered(serving: Serving) -> Serving:
+    """The same, fresh deployment, whose engines add up what their steps are spent on (`spent`) though they tell no tokens."""
+    engines: Sequence[object] = ()
+    if isinstance(serving, Replicas):
+        engines = serving.engines
+    elif isinstance(serving, Split):
+        engines = (*serving.prefill, *serving.decode)
+    for engine in engines:
+        if isinstance(engine, Replica) and isinstance(engine.step_time, TickedCost):
+            engine.step_time = engine.log = Meter(engine.step_time)
+    return serving
+
+
 def spent(serving: Serving) -> dict[str, dict[str, dict[str, float]]]:
-    """By pool ("all", or "prefill" and "decode"): what its steps were spent on. Empty for a deployment that tells no tokens."""
+    """By pool ("all", or "prefill" and "decode"): what its steps were spent on. Empty for a deployment that neither tells tokens
+    nor is `metered`."""
     pools: dict[str, Sequence[object]] = {}
     if isinstance(serving, Replicas):
         pools = {"all": serving.engines}

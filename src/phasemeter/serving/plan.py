@@ -45,13 +45,14 @@ from phasemeter.workload.trace_words import words_of
 
 class StepTimeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`linear`: fitted coefficients instead of the formula; `file`: the same in a file (step_time_file.py). `tables`: a folder of
-    profiled kernels (tables.py). Overheads replace the accelerator's ("200 us")."""
+    profiled kernels (tables.py). Overheads replace the accelerator's ("200 us"). `scale`: each step takes so many times as long."""
 
     linear: LinearCoefficients | None = None
     file: str | None = None  # once the plan is read, its lines are in `linear`
     tables: str | None = None
     step_overhead: str | None = None
     sequence_overhead: str | None = None
+    scale: float = 1.0
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

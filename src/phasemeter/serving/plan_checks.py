@@ -21,6 +21,7 @@ COUNTS = (
 AMOUNTS = ("weight_bytes", "kv_bytes")
 MOST = {"replicas": 4096, "block_size": 4096, "tensor_parallel": 1024}
 LONGEST_OVERHEAD_S = 10.0
+MOST_SCALE = 1000.0
 MOST_PER_S = 1e9  # one a nanosecond
 
 # option: (what it is, least, most); None: no bound
@@ -44,6 +45,10 @@ def check_numbers(spec: Any, path: str) -> None:
         value = getattr(spec, name, None)
         if value is not None and not (value > 0 and isfinite(value)):
             raise UserError(f"`{path}.{name}`: {value} has to be above 0, like 2 (16 bit) or 1 (8 bit)")
+    if spec.step_time is not None and not 0 < spec.step_time.scale <= MOST_SCALE:
+        raise UserError(
+            f"`{path}.step_time.scale`: {spec.step_time.scale} has to be above 0, like 1.1 for a tenth slower"
+        )
     if spec.step_time is not None and spec.step_time.linear is not None:
         _check_lines(spec.step_time.linear, f"{path}.step_time.linear")
 

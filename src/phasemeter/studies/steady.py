@@ -69,7 +69,7 @@ def steady(rows: Sequence[RequestRow]) -> Steady:
     if len(sent) < 20 or sent[-1].due_ns == sent[0].due_ns:
         return Steady(cut=0, settled=True, stable=None, evidence="too short to say")
     at_s, counts = in_system(sent)
-    stable, evidence = _stability(at_s, counts, sent)
+    stable, evidence = stability(at_s, counts, np.array([row.due_ns for row in sent], dtype=np.int64))
     if len(sent) < SHORTEST:
         return Steady(cut=int(MOST_CUT * len(sent)), settled=True, stable=stable, evidence=evidence)
     firsts = [math.log(max(1, row.first_token_ns - row.due_ns)) for row in sent if row.first_token_ns is not None]
@@ -85,17 +85,17 @@ def steady(rows: Sequence[RequestRow]) -> Steady:
     )
 
 
-def _stability(
-    at_s: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], rows: Sequence[RequestRow]
+def stability(
+    at_s: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], due_ns: npt.NDArray[np.int64]
 ) -> tuple[bool | None, str]:
+    """(whether the number in the system stayed level, the evidence), from its `counts` at instants since the first of `due_ns`."""
     half = counts[counts.size // 2 :].astype(np.float64)
     times = at_s[counts.size // 2 :]
     try:
         found = trend(half, times, CONFIDENCE)
     except Undefined as absent:
         return None, f"too short to say ({absent.reason})"
-    start_ns = rows[0].due_ns + float(times[0]) * 1e9
-    arrived = sum(row.due_ns > start_ns for row in rows)
+    arrived = int((due_ns > due_ns[0] + float(times[0]) * 1e9).sum())
     growth = float(half[-1] - half[0])
     kept_up = 1 - growth / arrived if arrived else 1.0
     level = float(half.mean())
