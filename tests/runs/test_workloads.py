@@ -399,3 +399,14 @@ def test_what_a_duration_leaves_of_a_trace_and_a_length_that_does_not_count_are_
     assert ran.outcomes["scheduled"] == 3
     assert "--duration 200ms: 3 of the trace's 4 rows are due by then" in ran.manifest["notes"]
     assert any(note.startswith("--input-tokens: the trace's rows say their own") for note in ran.manifest["notes"])
+
+
+def test_prompts_that_are_sent_again_are_on_the_runs_record(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "two.txt"
+    path.write_text("one\ntwo\n")
+    with served() as server:
+        ran = bench(server.url, "--prompts", str(path), "--requests", "5", "--concurrency", "2")
+        again = "5 requests take the 2 prompts of the file in turn, again from the first"
+        assert again in ran.err and any(again in note for note in ran.result["run"]["notes"])
+        once = bench(server.url, "--prompts", str(path), "--concurrency", "2")
+    assert "again from the first" not in once.err and once.outcomes["ok"] == 2

@@ -104,12 +104,19 @@ def _probed(settings: Settings) -> Probed:
 
 
 def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:
-    """Each row of a prompt file once, where no other end was asked for."""
-    asked = settings.asked
-    if not rows or asked.requests or asked.duration or asked.trace:
+    """Each row of a prompt file once, where no other end was asked for; rows that are sent again are on the run's record."""
+    asked, spec = settings.asked, settings.spec
+    if not rows:
         return settings
-    spec = msgspec.structs.replace(settings.spec, requests=len(rows) * settings.spec.turns)
-    return msgspec.structs.replace(settings, spec=spec)
+    if asked.requests or asked.duration or asked.trace:
+        wanted = -(-(spec.requests or 0) // spec.turns)
+        return _noted(settings, rows, wanted) if wanted > len(rows) else settings
+    return msgspec.structs.replace(settings, spec=msgspec.structs.replace(spec, requests=len(rows) * spec.turns))
+
+
+def _noted(settings: Settings, rows: list[FilePrompt], wanted: int) -> Settings:
+    words = f"{wanted} requests take the {len(rows)} prompts of the file in turn, again from the first: a prefix cache makes repeats cheaper"
+    return msgspec.structs.replace(settings, notes=(*settings.notes, words))
 
 
 def _with_trace(settings: Settings) -> Settings:

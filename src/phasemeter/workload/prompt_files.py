@@ -12,6 +12,7 @@ import msgspec
 
 from phasemeter.errors import FileError
 
+TEXTS = ("prompt", "text", "text_input")  # the last as GenAI-Perf and AIPerf write it
 _ROLES = {
     "human": "user",
     "user": "user",
@@ -42,18 +43,23 @@ class FilePrompt(msgspec.Struct, frozen=True, kw_only=True):
 def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list[FilePrompt]:
     """All prompts of a file's text, in order.
 
-    A file whose first character is `[` is one JSON array (ShareGPT's own form); one whose first is `{` is JSON lines;
-    anything else is a prompt a line. A recorded conversation in which no user speaks (ShareGPT holds some) is left out, its
+    A file whose first character is `[` is one JSON array (ShareGPT's own form); one whose first is `{`, or whose every line is a
+    JSON string, is JSON lines; anything else is a prompt a line. A recorded conversation in which no user speaks (ShareGPT
+    holds some) is left out, its
     line put into `unasked`.
     Raises FileError with name and line.
     """
     text = text.removeprefix("\ufeff")
+    if name.lower().endswith((".csv", ".tsv")):
+        raise FileError(
+            f'{name}: a table is not read for prompts: write one JSON object a line, like {{"prompt": "..."}}'
+        )
     head = text.lstrip()[:1]
     if not head:
         raise FileError(f'{name}: holds no prompt: write one JSON object a line, like {{"prompt": "..."}}')
     if head == "[":
         rows: Iterable[tuple[int, Any]] = _array(text, name)
-    elif head == "{":
+    elif head == "{" or (head == '"' and _all_strings(text)):
         rows = _json_lines(text, name)
     else:
         lines = text.replace("\r\n", "\n").split("\n")  # splitlines would also cut at U+2028 inside a prompt
@@ -65,6 +71,13 @@ def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list
     if not asked:
         raise FileError(f"{name}: holds no prompt: in none of its {len(found)} conversations does a user speak")
     return asked
+
+
+def _all_strings(text: str) -> bool:
+    try:
+        return all(isinstance(msgspec.json.decode(line), str) for line in text.split("\n") if line.strip())
+    except msgspec.DecodeError:
+        return False
 
 
 def _array(text: str, name: str) -> list[tuple[int, Any]]:
@@ -85,7 +98,7 @@ def _json_lines(text: str, name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _row(value: Any, where: str, line: int) -> FilePrompt:
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return FilePrompt(line=line, text=value)
     if not isinstance(value, Mapping):
         raise FileError(f'{where}: is neither an object nor text: write {{"prompt": "..."}}')
@@ -93,7 +106,9 @@ def _row(value: Any, where: str, line: int) -> FilePrompt:
     extra = value.get("body", {})
     if not isinstance(extra, dict):
         raise FileError(f"{where}: `body` has to be an object of extra fields")
-    prompt = value.get("prompt", value.get("text"))
+    prompt = next((value[key] for key in TEXTS if value.get(key) is not None), None)
+    if prompt in ("", []):
+        raise FileError(f"{where}: its prompt is empty: there is nothing to send")
     if isinstance(prompt, str) and prompt:
         return FilePrompt(line=line, text=prompt, output_tokens=limit, extra=extra)
     if isinstance(prompt, list) and prompt and all(type(part) is int and part >= 0 for part in prompt):
