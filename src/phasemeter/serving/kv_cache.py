@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 from phasemeter.errors import UserError
@@ -260,9 +261,15 @@ class PagedKv(CountedKv):
         """Names the blocks that are full before the step at `slot`, by the step before it: whoever starts in that one finds them, as
         in vLLM v1."""
         assert decodes.members is not None
-        if self.prefix_caching:
-            for sequence in decodes.members[slot]:
-                self._remember_last(sequence)
+        blocks: list[int] = []
+        hashes: list[int] = []
+        for sequence in decodes.members[slot]:
+            table, own = sequence.table, sequence.block_hashes
+            last = len(table) - 1
+            if last < len(own):
+                blocks.append(table[last])
+                hashes.append(own[last])
+        self._remember(blocks, hashes)
 
     def restore(self, sequence: Sequence, tokens: int) -> None:
         blocks = -(-tokens // self.block_size)
@@ -277,7 +284,8 @@ class PagedKv(CountedKv):
 
     def release(self, sequence: Sequence, tokens: int) -> None:
         if tokens % self.block_size == 0:
-            self._remember_last(sequence)
+            last = len(sequence.table) - 1
+            self._remember(sequence.table[last:], sequence.block_hashes[last:])
         self.give_up(sequence)
 
     def give_up(self, sequence: Sequence) -> None:
@@ -326,13 +334,14 @@ class PagedKv(CountedKv):
 
     def _drop(self, blocks: list[int]) -> None:
         references, unowned = self.references, self.unowned
+        before = len(unowned)
         for block in blocks:
             references[block] = left = references[block] - 1
             if not left:
                 unowned[block] = None
-                self.free += 1
+        self.free += len(unowned) - before
 
-    def _remember(self, blocks: list[int], hashes: tuple[int, ...]) -> None:
+    def _remember(self, blocks: list[int], hashes: Many[int]) -> None:
         """Full blocks are found by their hashes from now on, one that has none excepted."""
         if not self.prefix_caching:
             return
@@ -342,12 +351,6 @@ class PagedKv(CountedKv):
                 hash_of[block] = block_hash
                 if block_of.setdefault(block_hash, block) != block:
                     self.twins.setdefault(block_hash, {})[block] = None
-
-    def _remember_last(self, sequence: Sequence) -> None:
-        table, hashes = sequence.table, sequence.block_hashes
-        last = len(table) - 1
-        if 0 <= last < len(hashes) and self.hash_of[table[last]] is None:
-            self._remember(table[last:], hashes[last:])
 
     def _fork(self, sequence: Sequence) -> None:
         while len(sequence.forks) < sequence.samples - 1:

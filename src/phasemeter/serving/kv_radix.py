@@ -84,7 +84,7 @@ class RadixKv(PagedKv):
             self.computed()
         super().give_up(sequence)
 
-    def _name_filled(self, decodes: Decodes, steps: int) -> None:
+    def _name_filled(self, decodes: Decodes, slot: int) -> None:
         """Nothing: an answer is named when it is whole."""
 
     def _keep(self, sequence: Sequence, tokens: int) -> None:
@@ -95,7 +95,7 @@ class RadixKv(PagedKv):
             return
         for index in range(min(tokens // self.block_size, len(hashes), len(table))):
             block = table[index]
-            if block in hash_of:
+            if hash_of[block] is not None:
                 continue
             block_hash = hashes[index]
             same = block_of.get(block_hash)
@@ -114,5 +114,5 @@ class RadixKv(PagedKv):
             if not left:
                 unowned[block] = None
                 self.free += 1
-                if block not in hash_of:
+                if hash_of[block] is None:
                     unowned.move_to_end(block, last=False)
