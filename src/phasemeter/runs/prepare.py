@@ -115,7 +115,7 @@ def _with_rows(settings: Settings, rows: list[FilePrompt]) -> Settings:
 
 
 def _noted(settings: Settings, rows: list[FilePrompt], wanted: int) -> Settings:
-    words = f"{wanted} requests take the {len(rows)} prompts of the file in turn, again from the first: a prefix cache makes repeats cheaper"
+    words = f"{wanted} requests take the {len(rows)} prompts of the file in turn, again from the first: a prefix cache may help"
     return msgspec.structs.replace(settings, notes=(*settings.notes, words))
 
 

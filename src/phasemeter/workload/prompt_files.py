@@ -45,8 +45,7 @@ def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list
 
     A file whose first character is `[` is one JSON array (ShareGPT's own form); one whose first is `{`, or whose every line is a
     JSON string, is JSON lines; anything else is a prompt a line. A recorded conversation in which no user speaks (ShareGPT
-    holds some) is left out, its
-    line put into `unasked`.
+    holds some) is left out, its line put into `unasked`.
     Raises FileError with name and line.
     """
     text = text.removeprefix("\ufeff")
