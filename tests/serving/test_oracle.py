@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,12 +84,6 @@ def test_whole_batches_live_what_token_by_token_lives(seed: int) -> None:
 @given(SEEDS, st.booleans())
 def test_sglang_lives_what_token_by_token_lives(seed: int, named: bool) -> None:
     sglang_beside_its_oracle(seed, named)
-
-
-@pytest.mark.parametrize("seed", [2091, 7422, 664724])
-def test_a_queue_keeps_its_order_while_no_seat_is_free(seed: int) -> None:
-    """SGLang sorts by cached prefix only when a seat is free: what was cached while there was none moves nobody."""
-    sglang_beside_its_oracle(seed, True)
 
 
 def sglang_beside_its_oracle(seed: int, named: bool) -> None:

@@ -72,6 +72,16 @@ def test_a_full_batch_takes_nobody_before_the_decode_step_after_an_end() -> None
     assert alone["next"].prefill_start_ns == alone["short"].finish_ns  # nobody is left to decode
 
 
+def test_a_queue_keeps_its_order_while_no_seat_is_free() -> None:
+    """What begins with a cached prefix isn't put first while nobody could start: by the time of a seat the prefix is gone."""
+    names = tuple(range(4))
+    requests = [asked("old", 16, 1, 0, names), asked("runs", 4, 44, 40, ())]
+    requests += [asked("first", 8, 2, 95, ()), asked("second", 17, 2, 95, names)]
+    found = live(RadixKv(12, SIZE), requests, seats=1)
+    assert found["second"].cached_tokens == 0
+    assert found["runs"].finish_ns == found["first"].prefill_start_ns < found["second"].prefill_start_ns
+
+
 def test_who_is_retracted_finds_its_prompt_again_but_not_its_answer() -> None:
     """The guess is that a tenth of an answer will come: two answers of 26 tokens outgrow 18 blocks after 20 each."""
     kv = RadixKv(18, SIZE)
