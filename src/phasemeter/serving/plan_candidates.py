@@ -110,7 +110,7 @@ def parse_choice(text: str, name: str, read: Read | None = None) -> Choice:
     try:
         return _choice(value, None if read is None else cache(lambda file: tuple(read(file))))
     except UserError as error:
-        words = str(error)
+        words = str(error).removeprefix(": ")
         raise UserError(words if words.startswith(f"{name}: ") else f"{name}: {words}") from error
 
 
@@ -339,6 +339,8 @@ def _label(varied: Mapping[str, Any]) -> str:
 def _part(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         named = value.get("name")
+        if key == "split" and not value:
+            return "split"
         if key == "split":
             return "split " + " ".join(_part(one, each) for one, each in _flat({"split": value}))
         return str(named) if named is not None else f"{key}={json.dumps(value, separators=(',', ':'))}"
