@@ -160,6 +160,15 @@ def test_reasoning_counted_but_not_streamed_is_hidden_and_the_rest_is_visible() 
     assert counts.warnings == {"hidden_reasoning"}
 
 
+@pytest.mark.parametrize(("count", "noticed"), [(2, True), (4, True), (5, False), (10, False)])
+def test_far_fewer_tokens_counted_than_chunks_of_text_is_noticed(count: int, noticed: bool) -> None:
+    texts = [(n * 1.0, event(chunk("a"))) for n in range(10)]
+    counts = count_tokens(read([*texts, (11, finished(count))]))
+    assert (counts.output_tokens, counts.source) == (count, "usage")
+    assert counts.warnings == ({"usage_below_chunks"} if noticed else frozenset())
+    assert count_tokens(read([*texts[:7], (11, finished(1))])).warnings == frozenset()
+
+
 def test_reasoning_that_a_total_shows_beside_the_completion_tokens_is_output_all_the_same() -> None:
     beside = {"completion_tokens_details": {"reasoning_tokens": 89}, "total_tokens": 7 + 3 + 89}
     texts = [(n * 1.0, event(chunk("a"))) for n in (50, 52, 54)]

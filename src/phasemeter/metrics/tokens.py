@@ -18,6 +18,7 @@ from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL, Choice
 from phasemeter.wire.exchange import Exchange
 
 USAGE, LOGPROBS, LOCAL, USAGE_STEPS = "usage", "logprobs", "tokenizer_full_text", "usage_steps"
+MANY_EVENTS = 8  # from this many events with text on, usage of less than half of them is worth a word
 SHORTEST_PATTERN = 4  # this many growing steps before usage without a known maximum is called a sum of running counts
 
 
@@ -62,6 +63,8 @@ def count_tokens(exchange: Exchange, tokenizer: Tokenizer | None = None) -> Toke
     if impossible is not None:
         warnings.add(impossible)
         trusted = local if local is not None else (steps[-1] if steps else None)
+    if _too_few(exchange, server):
+        warnings.add("usage_below_chunks")
     output, source = _chosen(server, told, local)
     if trusted is not None:
         output, source = trusted, LOCAL if local is not None else USAGE_STEPS
@@ -97,6 +100,12 @@ def _told(choice: Choice) -> int | None:
     """The tokens that a choice's logprobs (or ids) list, None where some of its text came without: then they are not all."""
     unlisted = len(choice.reads) - len(choice.token_counts)
     return None if unlisted > choice.silent_tokens else choice.logprob_tokens
+
+
+def _too_few(exchange: Exchange, server: int | None) -> bool:
+    """Whether far fewer tokens were counted than chunks of text came: a proxy that lost the count, or one that cuts text anew."""
+    events = sum(len(choice.reads) for choice in exchange.choices)
+    return server is not None and events >= MANY_EVENTS and 2 * server < events
 
 
 def _chosen(server: int | None, told: Sequence[int | None], local: int | None) -> tuple[int | None, str | None]:
