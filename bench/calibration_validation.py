@@ -12,8 +12,9 @@ engine's core: without it a busy machine is what is measured. `vllm` needs the r
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from phasemeter.io.embedded_engine import embedded_engine
 from phasemeter.report.calibration import words
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.calibrate import build_of, study
-from phasemeter.runs.emulate import emulator
 from phasemeter.runs.measure import bench
 from phasemeter.serving.plan import parse_plan
 from phasemeter.studies.calibrate.fit import fit
@@ -73,14 +73,18 @@ def show(folder: Path, held_out: str) -> None:
 
 
 def on_the_emulator(folder: Path) -> None:
-    server = emulator(parse_plan(PLAN), "plan", host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.run)
-    thread.start()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.yaml").write_text(PLAN)
+    command = [sys.executable, "-m", "phasemeter", "emulate", str(folder / "plan.yaml"), "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        measure(f"http://127.0.0.1:{server.server.port}", folder, ON_THE_EMULATOR)
+        assert server.stderr is not None
+        url = re.search(r"http://[\d.:]+", server.stderr.readline())
+        assert url is not None
+        measure(url[0], folder, ON_THE_EMULATOR)
     finally:
-        server.stop()
-        thread.join(10)
+        server.terminate()
+        server.communicate(timeout=20)
     show(folder, "fresh")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import threading
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,6 @@ from phasemeter.io.embedded_engine import EmbeddedEngine
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.calibrate import study
-from phasemeter.runs.emulate import emulator
 from phasemeter.runs.measure import bench
 from phasemeter.runs.simulate import simulate
 from phasemeter.runs.tables import read_rows, write_tables
@@ -224,43 +225,57 @@ def test_a_mistake_in_what_is_named_is_one_line(alone: Path, tmp_path: Path, cap
         assert says in told and told.count("\n") == 1, told
 
 
-def one_token(row: RequestRow) -> RequestRow:
-    """Only the first request decodes: nothing but prompts is left of the others."""
-    if row.request_id == "r0":
-        return row
-    choices = tuple(
-        msgspec.structs.replace(one, times_ns=one.times_ns[:1], reads=one.reads[:1], tokens=(1,)) for one in row.choices
-    )
-    return msgspec.structs.replace(row, output_tokens=1, choices=choices, last_token_ns=row.first_token_ns)
+def test_runs_that_tell_no_whole_step_time_end_with_3_and_write_nothing(
+    alone: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Every step gives somebody's first token: none is a decode alone."""
+    example = next(read_rows(alone))
 
+    def row(name: str, sent: float, *times: float) -> RequestRow:
+        ns = tuple(round(one * 1e9) for one in (sent, *times))
+        choice = msgspec.structs.replace(
+            example.choices[0], times_ns=ns[1:], reads=tuple(range(len(times))), tokens=None, output_tokens=len(times)
+        )
+        return msgspec.structs.replace(
+            example, request_id=name, due_ns=ns[0], send_start_ns=ns[0], first_token_ns=ns[1], last_token_ns=ns[-1],
+            stream_end_ns=ns[-1], output_tokens=len(times), choices=(choice,), phase="measured",
+        )  # fmt: skip
 
-def test_a_model_is_written_only_where_a_step_time_is_told(alone: Path, tmp_path: Path, capsys: Capture) -> None:
-    path, model = copied(alone, tmp_path / "run", one_token), tmp_path / "model.yaml"
-    code = run(["calibrate", str(path), "-o", str(model)])
-    assert (code == 0) == model.exists()
+    path, model = tmp_path / "run", tmp_path / "model.yaml"
+    path.mkdir()
+    write_tables(path, [row("a", 0, 1, 2), row("b", 0.5, 2, 3), row("c", 1.5, 3)])
+    (path / "manifest.json").write_bytes((alone / "manifest.json").read_bytes())
+    assert run(["calibrate", str(path), "--even-invalid", "-o", str(model), "--json"]) == 3
+    told = capsys.readouterr()
+    assert json.loads(told.out)["linear"] is None and "no step time" in told.err
+    assert run(["calibrate", str(path), "--even-invalid", "-o", str(model)]) == 3
+    assert "to tell more" in capsys.readouterr().out
+    assert not model.exists()
 
 
 def test_an_emulator_on_the_wall_clock_gets_its_constants_back(tmp_path: Path) -> None:
-    server = emulator(plan_with("{poisson: 4/s}"), "plan.yaml", host="127.0.0.1", port=0)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server.port}"
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("ARRIVALS", "{poisson: 4/s}"))
+    command = [sys.executable, "-m", "phasemeter", "emulate", str(tmp_path / "plan.yaml"), "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
+        assert server.stderr is not None
+        url = re.search(r"http://[\d.:]+", server.stderr.readline())
+        assert url is not None
         for name, load in (("alone", {"concurrency": "1", "requests": "6"}), ("loaded", {"concurrency": "6", "requests": "40"}),
                            ("fresh", {"rate": "12/s", "requests": "30", "seed": 3})):  # fmt: skip
             asked = Asked(
                 **load, warmup="0", input_tokens="uniform:32:512", output_tokens="uniform:8:32", ignore_eos=True,
                 output=str(tmp_path / name),
             )  # fmt: skip
-            bench(url, asked)
+            bench(url[0], asked)
     finally:
-        server.stop()
-        thread.join(10)
+        server.terminate()
+        server.communicate(timeout=20)
     told = study([tmp_path / "alone", tmp_path / "loaded"], [tmp_path / "fresh"], even_invalid=True)
     linear, errors = told["linear"], told["calibration"]["errors"]
     assert linear["decode_s"][0] == pytest.approx(DECODE[0], rel=0.05)
-    assert linear["prefill_s"][1] == pytest.approx(PREFILL[1], rel=0.1)
-    assert linear["decode_s"][2] == pytest.approx(DECODE[2], rel=0.5)
+    assert 6 * linear["decode_s"][2] == pytest.approx(6 * DECODE[2], abs=0.05 * DECODE[0])
+    assert linear["prefill_s"][1] == pytest.approx(PREFILL[1], rel=0.15)
     assert errors[-1]["run"] == str(tmp_path / "fresh") and errors[-1]["fitted_on"] == "other runs"
     assert errors[-1]["e2e"]["median"] < 0.15
     assert 0 <= told["outside_s"] < 0.05
