@@ -6,8 +6,9 @@ Lives here: the columns and views on them. Must not live here: what they are sum
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +24,19 @@ OUTCOMES = ("ok", "failed", "cancelled", "unsent")
 PHASES = ("measured", "warmup", "probe")
 INSTANTS = ("due", "send_start", "first_token", "last_token", "end")
 COUNTS = ("output_tokens", "input_tokens", "asked_output", "asked_input", "cached_tokens", "lag")
+FIELDS = (  # where the columns' numbers stand in a row that has one choice and ended
+    "due_ns", "send_start_ns", "first_token_ns", "last_token_ns", "stream_end_ns", "output_tokens",
+    "input_tokens", "asked_output_tokens", "asked_input_tokens", "cached_tokens", "observer_lag_ns",
+)  # fmt: skip
+
+
+class Alike(msgspec.Struct, frozen=True):
+    """Rows that are `example` but for `numbers` (by the row's field, equally many of each); `places`: theirs among all that are added
+    together."""
+
+    example: RequestRow
+    numbers: Mapping[str, Ints]
+    places: Ints
 
 
 class Columns:
@@ -37,32 +51,26 @@ class Columns:
 
     def add(self, row: RequestRow) -> None:
         """Append what the row says of its instants and counts."""
-        asked_output = (
-            None if row.asked_output_tokens is None else row.asked_output_tokens * row.n
-        )  # every choice may be as long
-        values = (
-            row.due_ns, row.send_start_ns, row.first_token_ns, row.last_token_ns, end_of(row), row.output_tokens,
-            row.input_tokens, asked_output, row.asked_input_tokens, row.cached_tokens, row.observer_lag_ns,
-        )  # fmt: skip
-        for column, value in zip(self._columns.values(), values, strict=True):
+        for column, value in zip(self._columns.values(), _numbers_of(row), strict=True):
             column.append(ABSENT if value is None else value)
         self._outcome.append(OUTCOMES.index(row.outcome))
         self._phase.append(PHASES.index(row.phase))
         self._eventless.append(not has_events(row))
 
-    def add_alike(self, row: RequestRow, numbers: Mapping[str, Ints], many: int) -> None:
-        """Append `many` rows that are `row` but for `numbers`, by the row's field."""
-        fields = (
-            "due_ns", "send_start_ns", "first_token_ns", "last_token_ns", "stream_end_ns", "output_tokens",
-            "input_tokens", "asked_output_tokens", "asked_input_tokens", "cached_tokens", "observer_lag_ns",
-        )  # fmt: skip
-        for column, field in zip(self._columns.values(), fields, strict=True):
-            constant = getattr(row, field)
-            values = numbers.get(field, np.full(many, ABSENT if constant is None else constant, np.int64))
-            column.frombytes(values.astype(np.int64).tobytes())
-        self._outcome.extend([OUTCOMES.index(row.outcome)] * many)
-        self._phase.extend([PHASES.index(row.phase)] * many)
-        self._eventless.extend([not has_events(row)] * many)
+    def add_alike(self, parts: Sequence[Alike]) -> None:
+        """Append many rows at once, part by part alike but for their numbers."""
+        whole = np.empty((len(self._columns), sum(len(part.places) for part in parts)), np.int64)
+        outcome, phase, eventless = (np.empty(whole.shape[1], np.int8) for _ in range(3))
+        for part in parts:
+            row, places = part.example, part.places
+            for values, field, value in zip(whole, FIELDS, _numbers_of(row), strict=True):
+                values[places] = part.numbers.get(field, ABSENT if value is None else value)
+            outcome[places], phase[places] = OUTCOMES.index(row.outcome), PHASES.index(row.phase)
+            eventless[places] = not has_events(row)
+        for column, values in zip(self._columns.values(), whole, strict=True):
+            column.frombytes(values.tobytes())
+        for column, marks in ((self._outcome, outcome), (self._phase, phase), (self._eventless, eventless)):
+            column.frombytes(marks.tobytes())
 
     def ints(self, name: str) -> Ints:
         """A column in store order; ABSENT where a row had none."""
@@ -92,6 +100,17 @@ class Columns:
         column = self.ints(name)
         there: Ints = column[where & (column != ABSENT)]
         return there
+
+
+def _numbers_of(row: RequestRow) -> tuple[int | None, ...]:
+    """What the columns keep of a row, in their order."""
+    asked_output = (
+        None if row.asked_output_tokens is None else row.asked_output_tokens * row.n
+    )  # every choice may be as long
+    return (
+        row.due_ns, row.send_start_ns, row.first_token_ns, row.last_token_ns, end_of(row), row.output_tokens,
+        row.input_tokens, asked_output, row.asked_input_tokens, row.cached_tokens, row.observer_lag_ns,
+    )  # fmt: skip
 
 
 def end_of(row: RequestRow) -> int | None:

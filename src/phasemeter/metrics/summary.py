@@ -65,10 +65,10 @@ class Summary:
                 self._numbers[name].append(number)
         self.note_gaps(row)
 
-    def take(self, name: str, values: Floats, first: int) -> None:
-        """A metric's values of the rows from number `first` on (alike.py)."""
-        self._values[name].frombytes(values.astype(np.float64).tobytes())
-        self._numbers[name].extend(range(first, first + len(values)))
+    def take(self, name: str, values: Floats, numbers: Ints) -> None:
+        """A metric's values of the rows of these numbers (alike.py)."""
+        self._values[name].frombytes(values.tobytes())
+        self._numbers[name].frombytes(numbers.tobytes())
 
     def leave_out(self, name: str, reason: str, many: int) -> None:
         """That many requests have no value of a metric, for that reason."""

@@ -61,6 +61,23 @@ class Timeline:
         if len(self.times) > self._limit:
             self._thin()
 
+    def add_alike(self, numbers: Ints, counts: Ints, times_ns: Ints, usable: NDArray[np.bool_]) -> None:
+        """The events of these rows (`counts` of each, one's after another's), each of one token, of one choice."""
+        kept = numbers % self.step == 0
+        self.let_go += int(len(kept) - kept.sum())
+        if not kept.all():
+            times_ns = times_ns[np.repeat(kept, counts)]
+            numbers, counts, usable = numbers[kept], counts[kept], usable[kept]
+        ends = self.bounds[-1] + np.cumsum(counts)
+        self.times.frombytes(times_ns.tobytes())
+        self.bounds.frombytes(ends.tobytes())
+        self.owner.frombytes(numbers.tobytes())
+        self.usable.frombytes(usable.astype(np.int8).tobytes())
+        self.tokens.frombytes(counts.astype(np.float64).tobytes())
+        self.kind.extend([ONE_EACH] * len(counts))
+        while len(self.times) > self._limit:
+            self._thin()
+
     def _close(self, number: int, usable: bool, total: float) -> None:
         self.bounds.append(len(self.times))
         self.owner.append(number)

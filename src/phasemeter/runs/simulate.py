@@ -21,15 +21,14 @@ from phasemeter.contract.goodput import attainment_interval, goodput, goodput_of
 from phasemeter.contract.model import Contract
 from phasemeter.errors import Undefined, UserError
 from phasemeter.io.run_directory import RunDirectory
-from phasemeter.metrics.alike import add_alike
 from phasemeter.metrics.document import document, strict
 from phasemeter.metrics.summary import Summary
 from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
-from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
-from phasemeter.runs.simulated_tables import PHASES, ROW_COLUMNS, phases_s, write_simulated
+from phasemeter.runs.simulated_columns import add_simulated
+from phasemeter.runs.simulated_tables import PHASES, phases_s, write_simulated
 from phasemeter.serving.demand import DEFAULT_REQUESTS, Demand, Draws, replication_seed
 from phasemeter.serving.deploy import build, spent, token_times
 from phasemeter.serving.ended import Ended
@@ -216,38 +215,12 @@ def simulate(
 def result_of(plan: Plan, outcome: Outcome, manifest: Manifest) -> Result:
     """The house's metrics of the measured rows, and goodput where the plan has objectives."""
     summary, ended, objectives = Summary(), outcome.ended, objectives_of(plan)
-    if ended.has_tokens:
-        for row in outcome.rows():
-            summary.add(row)
-    else:
-        _add_columns(summary, outcome)
+    add_simulated(summary, ended, outcome.warmup)
     result = summary.result(manifest, RunFacts(planned_requests=len(ended) - outcome.warmup))
     if objectives:
         measured = [row for row in outcome.rows() if row.phase == "measured"]
         result = msgspec.structs.replace(result, goodput=goodput(measured, objectives).document())
     return result
-
-
-def _add_columns(summary: Summary, outcome: Outcome) -> None:
-    """All rows at once: those alike but for their numbers go in as columns, refused ones one by one."""
-    ended = outcome.ended
-    served = ended.served()
-    sampled = ended.is_sampled()
-    measured = np.arange(len(ended)) >= outcome.warmup
-    several = ended.column("finish_ns") > ended.column("first_token_ns")
-    kept = {name: ended.column(name) for name in set(ROW_COLUMNS.values())}
-    for warm in (True, False):
-        for more in (True, False):
-            group = np.flatnonzero(served & ~sampled & (measured != warm) & (several == more))
-            if len(group):
-                example = msgspec.structs.replace(row_of(ended[int(group[0])]), phase="warmup" if warm else "measured")
-                whole = len(group) == len(ended)
-                own = {name: values if whole else values[group] for name, values in kept.items()}
-                numbers = {field: own[name] for field, name in ROW_COLUMNS.items()}
-                add_alike(summary, example, numbers, without_gaps="sampled_out" if ended.sampled else None)
-    for number in np.flatnonzero(~served | sampled).tolist():
-        phase: Phase = "measured" if measured[number] else "warmup"
-        summary.add(msgspec.structs.replace(row_of(ended[number]), phase=phase))
 
 
 def _phases(outcome: Outcome) -> dict[str, Floats]:
@@ -351,7 +324,7 @@ def write(run: RunDirectory, manifest: Manifest, found: dict[str, Any], outcome:
     """A simulated run's directory: manifest, tables, and `found` as its result."""
     run.write_manifest(manifest)
     class_name = None if outcome.mix is None else outcome.mix.class_name
-    write_simulated(run.path, outcome.ended, outcome.rows(), outcome.warmup, class_name)
+    write_simulated(run.path, outcome.ended, outcome.warmup, class_name)
     (run.path / "result.json").write_text(json.dumps(found, ensure_ascii=False, allow_nan=False))
 
 

@@ -1,11 +1,11 @@
-"""The tables of a simulated run, from its columns where they have all there is to say, else row by row.
+"""The tables of a simulated run, from its columns.
 
 Lives here: which truth goes into which column. Must not live here: the tables' form (tables.py), the run (simulate.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import polars
 from phasemeter.errors import InternalError
 from phasemeter.records.request import Phase
 from phasemeter.records.request_row import RequestRow
-from phasemeter.runs.tables import Extra, TableWriter, Told
+from phasemeter.runs.tables import TableWriter
 from phasemeter.serving.ended import Ended, Refused, Served
 from phasemeter.serving.events import Truth
 from phasemeter.serving.simulate import phases_of, row_of
@@ -40,7 +40,7 @@ FURTHER = {
     "prefill_end_ts": "prefill_end_ns", "decode_end_ts": "finish_ns", "first_output_received_ts": "first_token_ns",
     "request_complete_ts": "finish_ns",
 }  # fmt: skip
-ROWS_A_PART = 25_000
+ROWS_A_PART, ROWS_A_PART_WITH_TOKENS = 25_000, 2_500
 ClassName = Callable[[int], str | None]
 Places = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -57,26 +57,14 @@ def phases_s(ended: Ended, kept: Places) -> dict[str, Floats]:
     return {name: values / 1e9 for name, values in found.items()}
 
 
-def write_simulated(
-    directory: Path, ended: Ended, rows: Iterable[RequestRow], warmup: int, class_name: ClassName | None
-) -> None:
-    """Both tables. `rows`: all of them, in order of arrival, of which `warmup` are cut; `class_name`: the kind of a request by number."""
+def write_simulated(directory: Path, ended: Ended, warmup: int, class_name: ClassName | None) -> None:
+    """Both tables, the first `warmup` requests as cut; `class_name`: the kind of a request by number."""
     writer = TableWriter(directory, extra_columns=(*(f"{name}_s" for name in PHASES), "preemptions"))
-    if ended.has_tokens:
-        _write_rows(writer, ended, rows)
-    else:
-        edges = sorted({0, warmup, len(ended), *range(0, len(ended), ROWS_A_PART)})
-        places = ((np.arange(start, end), end <= warmup) for start, end in pairwise(edges))
-        writer.add_frames(_part(writer, ended, own, class_name, warm=warm) for own, warm in places)
+    each = ROWS_A_PART_WITH_TOKENS if ended.has_tokens else ROWS_A_PART
+    edges = sorted({0, warmup, len(ended), *range(0, len(ended), each)})
+    places = ((np.arange(start, end), end <= warmup) for start, end in pairwise(edges))
+    writer.add_frames(_part(writer, ended, own, class_name, warm=warm) for own, warm in places)
     writer.close()
-
-
-def _write_rows(writer: TableWriter, ended: Ended, rows: Iterable[RequestRow]) -> None:
-    for one, row in zip(ended, rows, strict=True):
-        if isinstance(one, Refused):
-            writer.add(row)
-        else:
-            writer.add(row, _instants(one.truth), _extra(one.truth))
 
 
 def _instants(truth: Truth) -> dict[str, tuple[int, str]]:
@@ -91,24 +79,21 @@ def _extra(truth: Truth) -> dict[str, float | None]:
 def _part(
     writer: TableWriter, ended: Ended, places: Places, class_name: ClassName | None, *, warm: bool
 ) -> polars.DataFrame:
-    plain, numbers = ended.served(places) & ~ended.is_sampled(places), ended.numbers_of(places).tolist()
-    served = places[plain]
+    answered, numbers = ended.served(places), ended.numbers_of(places).tolist()
+    served = places[answered]
 
-    def row(at: int, one: Served | Refused) -> RequestRow:
+    def row(at: int) -> tuple[RequestRow, Served | Refused]:
+        one = ended[int(places[at])]
         kind = class_name(numbers[at]) if class_name is not None else None
         phase: Phase = "warmup" if warm else "measured"
-        return msgspec.structs.replace(row_of(one), phase=phase, workload_class=kind)
+        return msgspec.structs.replace(row_of(one), phase=phase, workload_class=kind), one
 
-    others: dict[int, tuple[RequestRow, Told, Extra]] = {}
-    for at in np.flatnonzero(~plain).tolist():
-        one = ended[int(places[at])]
-        told = (None, None) if isinstance(one, Refused) else (_instants(one.truth), _extra(one.truth))
-        others[at] = (row(at, one), *told)
+    refused = {at: row(at)[0] for at in np.flatnonzero(~answered).tolist()}
     if not len(served):
-        return writer.frame(None, {}, others=others)
-    example = ended[int(served[0])]
+        return writer.frame(None, {}, others=refused)
+    first, example = row(int(np.argmax(answered)))
     if isinstance(example, Refused):
-        raise InternalError(f"{example.request.request_id} is no request that was served")
+        raise InternalError(f"{first.request_id} is no request that was served")
     own = ended.numbers_of(served).tolist()
     columns: dict[str, Any] = {"request_id": [f"r{number}" for number in own]}
     if class_name is not None:
@@ -117,5 +102,6 @@ def _part(
     columns |= {name: kept[field] for name, field in (ROW_COLUMNS | FURTHER).items()}
     columns |= {f"{name}_s": values for name, values in phases_s(ended, served).items()}
     columns["preemptions"] = ended.column("preemptions", served).astype(np.float64)
-    first = row(int(np.flatnonzero(plain)[0]), example)
-    return writer.frame(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=others)
+    times_ns, counts = ended.tokens(served)
+    columns["choices"] = writer.one_token_events(np.flatnonzero(answered), counts, times_ns, first.finish_reason)
+    return writer.frame(first, columns, instants=_instants(example.truth), extra=_extra(example.truth), others=refused)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars
 from polars.io.plugins import register_io_source
 
@@ -25,6 +26,7 @@ REQUESTS, EVENTS = "requests.parquet", "events.parquet"
 EVENTS_A_PART = 1_000_000  # 24 MB
 REQUESTS_A_PART = 5_000  # 25 MB
 
+Ints = npt.NDArray[np.int64]
 Told = dict[str, tuple[int, str]] | None  # a server's instants by boundary: (ns, clock domain)
 Extra = dict[str, float | None] | None  # further columns
 
@@ -138,12 +140,12 @@ class TableWriter:
         *,
         instants: Told = None,
         extra: Extra = None,
-        others: Mapping[int, tuple[RequestRow, Told, Extra]],
+        others: Mapping[int, RequestRow],
     ) -> polars.DataFrame:
-        """The next requests: many without events, as `example` but for `columns` (equally long, by the table's names), and `others`.
+        """The next requests: many as `example` but for `columns` (equally long, by the table's names), and `others`.
 
-        `others`: rows of another kind, by their place in the frame, as `add` takes them; the columns leave them out. `example`
-        None: there are only others.
+        `others`: rows of another kind without events, by their place in the frame; the columns leave them out. `example` None:
+        there are only others.
         """
         kinds = _schema(self._extra)
         frame = polars.DataFrame(schema=kinds)
@@ -155,14 +157,29 @@ class TableWriter:
         if others:
             whole = len(frame) + len(others)
             places = [place for place in range(whole) if place not in others] + list(others)
-            records = [
-                _record(row, self._take_events(row, self._requests + place), told or {}) | (more or {})
-                for place, (row, told, more) in others.items()
-            ]
-            odd = polars.DataFrame(records, schema=kinds)
+            odd = polars.DataFrame([_record(row, [], {}) for row in others.values()], schema=kinds)
             frame = polars.concat([frame, odd]).with_columns(_place=polars.Series(places)).sort("_place").drop("_place")
         self._requests += len(frame)
         return frame
+
+    def one_token_events(self, places: Ints, counts: Ints, times_ns: Ints, finish_reason: str | None) -> list[str]:
+        """The column `choices` of requests of the next frame, at `places` in it: one choice each, of `counts` events (0: none told).
+
+        Each event holds one token and came in a read of its own; `times_ns` has the instants of all, one request's after another's.
+        """
+        event = np.arange(len(times_ns)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._events["t_ns"].frombytes(times_ns.tobytes())
+        self._events["read"].frombytes(event.tobytes())
+        self._events["tokens"].frombytes(np.ones_like(event).tobytes())
+        told = np.flatnonzero(counts)
+        self._choices["request"].frombytes((self._requests + places[told]).tobytes())
+        self._choices["events"].frombytes(counts[told].tobytes())
+        for column in ("choice", "reasoning_events"):
+            self._choices[column].frombytes(np.zeros_like(told).tobytes())
+        if len(self._events["t_ns"]) >= EVENTS_A_PART:
+            self._flush_events()
+        heads = ([_ChoiceHead(0, many, True, 0, finish_reason, many)] if many else [] for many in counts.tolist())
+        return [msgspec.json.encode(head).decode() for head in heads]
 
     def _part(self, table: str) -> Path:
         path = self._directory / f".{table}.{len(self._parts[table])}.part"

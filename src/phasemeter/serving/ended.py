@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 Places = Ints | slice
 ALL = slice(None)
 NUMBERS = Truth.__struct_fields__[1:-1]  # all but the name and the spans
+NONE: Ints = np.zeros(0, np.int64)
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -106,10 +107,18 @@ class Ended:
         ordered: npt.NDArray[np.bool_] = mask[self._order[places]]
         return ordered
 
-    def is_sampled(self, places: Places = ALL) -> npt.NDArray[np.bool_]:
-        """Of which the instants of their tokens were sampled, in order of arrival."""
-        found: npt.NDArray[np.bool_] = np.isin(self.numbers_of(places), np.fromiter(self.sampled, np.int64))
-        return found
+    def tokens(self, places: Places = ALL) -> tuple[Ints, Ints]:
+        """(the instants of the tokens of these requests, one's after another's; how many each has: 0 where none were kept)."""
+        if self._tokens:
+            bounds, at = np.frombuffer(self._bounds, np.int64), self._order[places]
+            counts: Ints = bounds[at + 1] - bounds[at]
+            shift = np.repeat(bounds[at] - (np.cumsum(counts) - counts), counts)
+            times = np.frombuffer(self._times, np.int64) if self._times else NONE
+            return times[shift + np.arange(len(shift))], counts
+        kept = [self.sampled.get(number, NONE) for number in self.numbers_of(places).tolist()] if self.sampled else []
+        if not kept:
+            return NONE, np.zeros(len(self._order[places]), np.int64)
+        return np.concatenate(kept), np.fromiter(map(len, kept), np.int64, len(kept))
 
     def numbers_of(self, places: Places = ALL) -> Ints:
         """The number in every request's id, in order of arrival."""
