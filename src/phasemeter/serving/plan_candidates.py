@@ -206,7 +206,8 @@ def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
     """Keys with dots; shapes of one's own and lengths stay whole."""
     for key, one in value.items():
         whole = f"{path}{key}"
-        if isinstance(one, Mapping) and whole.split(".")[0] in {"split", "policy_options", "step_time"}:
+        nested = whole.split(".")[0] in {"split", "policy_options", "step_time"} and key != "linear"
+        if isinstance(one, Mapping) and nested:
             yield from _flat(one, f"{whole}.") if one else [(whole, {})]
         else:
             yield whole, one
