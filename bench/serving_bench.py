@@ -10,8 +10,8 @@ the program itself takes), and the bytes a request that stay beyond its columns.
 requests.
 
 What can't be aggregated: sglang looks at every running request when it admits (its guess of their future memory, clipped per request);
-with a prefix cache, blocks have names, so each block that a decode takes or fills is an act of its own (which one is taken decides what
-is forgotten): 200 tokens in blocks of 16 are 12 more stops a request.
+with a prefix cache, blocks have names, and which one is taken decides what is forgotten: a stretch of decode steps is one, but each of a
+request's 28 own blocks is taken, named, let go and forgotten by itself, a dozen look-ups in tables too large for a processor's cache.
 """
 
 from __future__ import annotations

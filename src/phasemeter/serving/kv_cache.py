@@ -300,19 +300,21 @@ class PagedKv(CountedKv):
         popitem, references = self.unowned.popitem, self.references
         hash_of, block_of, twins = self.hash_of, self.block_of, self.twins
         taken: list[int] = []
+        evicted = 0
         for _ in range(many):
-            block, _ = popitem(last=False)
+            block, _ = popitem(False)
             references[block] = 1
             taken.append(block)
             forgotten = hash_of[block]
             if forgotten is not None:
                 hash_of[block] = None
-                self.evictions += 1
-                if forgotten in twins:
+                evicted += 1
+                if twins and forgotten in twins:
                     self._forget_one(block, forgotten)
                 else:
                     del block_of[forgotten]
-        self.free -= len(taken)
+        self.evictions += evicted
+        self.free -= many
         return taken
 
     def _forget_one(self, block: int, block_hash: int) -> None:
@@ -345,11 +347,11 @@ class PagedKv(CountedKv):
         """Full blocks are found by their hashes from now on, one that has none excepted."""
         if not self.prefix_caching:
             return
-        hash_of, block_of = self.hash_of, self.block_of
+        hash_of, first_of = self.hash_of, self.block_of.setdefault
         for block, block_hash in zip(blocks, hashes, strict=False):
             if hash_of[block] is None:
                 hash_of[block] = block_hash
-                if block_of.setdefault(block_hash, block) != block:
+                if first_of(block_hash, block) != block:
                     self.twins.setdefault(block_hash, {})[block] = None
 
     def _fork(self, sequence: Sequence) -> None:
