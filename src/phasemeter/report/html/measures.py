@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from phasemeter.errors import Undefined
-from phasemeter.metrics.definitions import PER_REQUEST
+from phasemeter.metrics.definitions import HOUSE, PER_REQUEST
 from phasemeter.records.request_row import RequestRow
 from phasemeter.report.html.run_tables import RunTables
+from phasemeter.report.html.table_values import completed, floats_of, values_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,23 +41,25 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measures_of(tables: RunTables) -> Measures:
-    """Reads every request once."""
-    rows = [(i, row) for i, row in enumerate(tables.rows()) if row.outcome == "ok" and row.phase == "measured"]
-    rows.sort(key=lambda pair: pair[1].due_ns)
-    several = [i for i, row in rows if row.n > 1][:SEVERAL_AT_MOST]
-    whole = tables.rows_at(several) if several else {}
-    columns: dict[str, list[float]] = {name: [] for name in METRICS}
-    for number, row in rows:
-        for name in METRICS:
-            columns[name].append(_value(name, whole.get(number, row)))
+    """Reads the table's columns; of requests with several choices, each choice's events."""
+    ended = completed(tables.requests).filter((polars.col("outcome") == "ok") & (polars.col("phase") == "measured"))
+    ended = ended.sort("due_ns", maintain_order=True)
+    values = {name: values_of(HOUSE[name], ended) for name in METRICS}
+    several = np.flatnonzero(ended["n"].to_numpy() > 1)
+    if len(several):
+        whole = tables.rows_at(ended["number"].gather(several[:SEVERAL_AT_MOST]).to_list())
+        bare = zip(
+            several.tolist(), ended["number"].gather(several).to_list(), tables.rows(ended[several]), strict=True
+        )
+        for place, number, row in bare:
+            for name in METRICS:
+                values[name][place] = _value(name, whole.get(number, row))
     origin = int(tables.requests["due_ns"].min() or 0) if len(tables.requests) else 0  # type: ignore[arg-type]
     return Measures(
-        numbers=np.array([i for i, _ in rows], dtype=np.int64),
-        due_s=np.array([(row.due_ns - origin) / 1e9 for _, row in rows], dtype=np.float64),
-        input_tokens=np.array(
-            [np.nan if row.input_tokens is None else row.input_tokens for _, row in rows], dtype=np.float64
-        ),
-        values={name: np.array(column, dtype=np.float64) for name, column in columns.items()},
+        numbers=ended["number"].to_numpy().astype(np.int64),
+        due_s=(ended["due_ns"].to_numpy() - origin) / 1e9,
+        input_tokens=floats_of(ended["input_tokens"]),
+        values=values,
         origin_ns=origin,
     )
 
