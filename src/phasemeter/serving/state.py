@@ -69,7 +69,7 @@ class State:
         """Tokens that it has emitted so far."""
         if sequence._finish_at < 0:
             return sequence.generated
-        return sequence.generated + self.held(sequence) - sequence.target
+        return sequence.generated + sequence.offset + self.decodes.steps - sequence.target
 
     def held(self, sequence: Sequence) -> int:
         """Tokens of KV that it holds now (computed ones, where a prefill isn't over)."""

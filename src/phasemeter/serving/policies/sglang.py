@@ -75,8 +75,8 @@ class Sglang(Plain):
         """One chunk in all: the prompt that the last one cut, then whoever is next in the queue. At most `seats` may run."""
         kv, budget = state.kv, self.chunk_size
         chunks: list[Chunk] = []
-        promised = sum(self.expected(state, s) for s in state.running)
-        cut = sum(self.expected(state, s) for s in state.prefilling)
+        promised = sum([self.expected(state, s) for s in state.running])
+        cut = sum([self.expected(state, s) for s in state.prefilling])
         found = {} if self.full else self.sort(state)
         for sequence in state.prefilling:
             new = min(sequence.target - sequence.computed, budget)
