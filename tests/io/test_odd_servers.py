@@ -298,3 +298,27 @@ def test_silence_before_the_last_word_is_still_waited_for(tmp_path: Path) -> Non
         target = at(server, after_end_s=0.1, last_words=(b"data: [DONE]",), idle_s=5.0)  # type: ignore[arg-type]
         _, captures = send(tmp_path, target, plan(1))
     assert closes(captures) == {"complete": 1}
+
+
+CRLF_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ODD_FORMS = {
+    "bare line feeds in the head": b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello",
+    "spaces after a chunk size": CRLF_HEAD + b"0005  \r\nhello\r\n0\r\n\r\n",
+    "a folded header": b"HTTP/1.1 200 OK\r\nX-Long: a\r\n  b\r\nContent-Length: 5\r\n\r\nhello",
+    "a control character": b"HTTP/1.1 200 OK\r\nX-Odd: a\x01b\r\nContent-Length: 5\r\n\r\nhello",
+}
+
+
+@pytest.mark.parametrize("form", ODD_FORMS)
+def test_odd_framing_that_other_clients_read_is_read_to_its_end(tmp_path: Path, form: str) -> None:
+    def says(line: Line) -> None:
+        while line.request() is not None:
+            line.say(ODD_FORMS[form])
+
+    with loopback(says) as server:
+        _, captures = send(tmp_path, at(server), plan(2, gap_ms=50))
+    assert closes(captures) == {"complete": 2}
+    for capture in captures:
+        reader = HttpReader()
+        assert b"".join(reader.feed(read.data) for read in capture.reads) == b"hello"
+        assert reader.complete and reader.error is None

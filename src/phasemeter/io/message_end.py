@@ -12,6 +12,13 @@ import httptools
 
 MALFORMED = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
+# What curl, Python's http.client and Go read, and llhttp alone refuses: both lengths (chunks hold, RFC 9112 section 6.3), a bare LF as
+# the end of a header line (2.2), white space after a chunk size (7.1.1), odd or folded header values (5). A server is measured here,
+# not guarded against.
+AS_CLIENTS_READ = {
+    "lenient_chunked_length": True, "lenient_headers": True, "lenient_optional_cr_before_lf": True, "lenient_spaces_after_chunk_size": True,
+}  # fmt: skip
+
 LENGTH, CHUNKS = 1, 2  # what a head says of its body's end
 
 
@@ -44,8 +51,7 @@ class MessageEnd:
         self._interim = False
         self._head_only = head_only
         self._parser: Any = httptools.HttpResponseParser(self)
-        # both lengths: chunks hold (RFC 9112 section 6.3), as for curl, Python's http.client and Go; llhttp alone refuses it
-        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        self._parser.set_dangerous_leniencies(**AS_CLIENTS_READ)
         self.feed: Any = self._parser.feed_data
 
     def on_message_begin(self) -> None:
