@@ -32,7 +32,7 @@ EXCLUSIONS: Mapping[str, polars.Expr] = {
     "hidden_reasoning": _col("hidden_reasoning"),
     "impossible_usage": (_col("output_tokens_source") == "usage")
     & _col("warnings").list.eval(polars.element().is_in(sorted(IMPOSSIBLE_USAGE))).list.any(),
-    "single_arrival":  (_col("first_token_ns") == _col("last_token_ns")),
+    "single_arrival": _col("single_arrival") | (_col("first_token_ns") == _col("last_token_ns")),
 }
 _DEFAULTS = {
     field.name: field.default
