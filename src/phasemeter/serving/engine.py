@@ -334,7 +334,7 @@ class Engine(StepEnds):
                 raise InternalError("decodes were to run, but their blocks are not free")
         ticks = self.step_time.step_ticks(BatchShape(count, contexts, sizes, state._swapped_blocks))
         if count and chunks:
-            extra = ticks - self.step_time.decode_line(count, contexts).base
+            extra = ticks - self.step_time.decode_ticks(count, contexts)
         state._swapped_blocks = 0
         if self.log is not None:
             self.log.add((t, self.steps, 1, ticks, 0, count, state.kv.used_tokens()))

@@ -33,6 +33,9 @@ class Meter(SegmentLog):
         self._mixed = batch
         return self.cost.step_ticks(batch)
 
+    def decode_ticks(self, decodes: int, contexts: int) -> int:
+        return self.cost.decode_ticks(decodes, contexts)
+
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine:
         self._decodes = decodes, contexts
         return self.cost.decode_line(decodes, contexts)

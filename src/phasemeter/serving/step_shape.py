@@ -64,10 +64,12 @@ class StepTime(Protocol):
     """A step-time model. Pure: equal shapes cost equal ticks, and every cost is at least 1 tick.
 
     `decode_line(n, contexts)` must agree with `step_ticks`: its step j is BatchShape(n, contexts + j·n), for j < `steps`.
-    A model that bends in context answers the line up to its next knot.
+    A model that bends in context answers the line up to its next knot. `decode_ticks` is such a line's `base` alone.
     """
 
     def step_ticks(self, batch: BatchShape) -> int: ...
+
+    def decode_ticks(self, decodes: int, contexts: int) -> int: ...
 
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine: ...
 
@@ -110,6 +112,9 @@ class LinearStepTime(msgspec.Struct, frozen=True, kw_only=True):
         if batch.swapped_blocks:
             ticks += self.per_swapped_block * batch.swapped_blocks
         return ticks
+
+    def decode_ticks(self, decodes: int, contexts: int) -> int:
+        return self.fixed + self.decode_fixed + self.per_decode * decodes + self.per_context * contexts
 
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine:
         slope = self.per_context

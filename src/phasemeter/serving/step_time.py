@@ -157,6 +157,10 @@ class TickedCost:
             ticks = 0
         return max(1, ticks + self.per_swapped_block * batch.swapped_blocks)
 
+    def decode_ticks(self, decodes: int, contexts: int) -> int:
+        base, slope, _, _ = self._line(decodes, contexts)
+        return max(1, base + slope * contexts)
+
     def decode_line(self, decodes: int, contexts: int) -> DecodeLine:
         line = self._lines.get(decodes)
         if line is None or not line[2] <= contexts < line[3]:
