@@ -16,9 +16,10 @@ from phasemeter.io.connection import route_to
 from phasemeter.io.fetch import fetch
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.pool import Pool
-from phasemeter.io.target import target_of
+from phasemeter.io.target import Limits, target_of
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
+from phasemeter.wire.apis import HEARTBEAT
 from phasemeter.wire.http_body import HttpReader
 
 from .loopback import Line, answers, loopback
@@ -322,3 +323,54 @@ def test_odd_framing_that_other_clients_read_is_read_to_its_end(tmp_path: Path, 
         reader = HttpReader()
         assert b"".join(reader.feed(read.data) for read in capture.reads) == b"hello"
         assert reader.complete and reader.error is None
+
+
+def pings(line: Line, seconds: float) -> None:
+    line.say(CRLF_HEAD)
+    for _ in range(round(seconds / 0.05)):
+        line.say(b"8\r\n: ping\n\n\r\n")
+        threading.Event().wait(0.05)
+
+
+def test_an_answer_of_nothing_but_heartbeats_is_one_that_never_began(tmp_path: Path) -> None:
+    def hangs(line: Line) -> None:
+        line.request()
+        pings(line, 5.0)
+
+    with loopback(hangs) as server:
+        _, captures = send(tmp_path, at(server, first_byte_s=0.4, heartbeat=HEARTBEAT), plan(1))  # type: ignore[arg-type]
+    assert closes(captures) == {"timeout_first_byte": 1}
+    assert captures[0].error == "nothing but heartbeats within 0.4 s" and b": ping" in raw(captures[0])
+
+
+def test_heartbeats_before_a_late_answer_are_waited_through(tmp_path: Path) -> None:
+    def thinks(line: Line) -> None:
+        line.request()
+        pings(line, 0.4)
+        line.say(b"9\r\ndata: 1\n\n\r\n")
+        threading.Event().wait(0.2)
+        for _ in range(12):
+            line.say(b"8\r\n: ping\n\n\r\n")
+            threading.Event().wait(0.05)
+        line.say(b"0\r\n\r\n")
+
+    with loopback(thinks) as server:
+        _, captures = send(tmp_path, at(server, first_byte_s=0.7, heartbeat=HEARTBEAT), plan(1))  # type: ignore[arg-type]
+    assert closes(captures) == {"complete": 1}
+
+
+@pytest.mark.parametrize(
+    ("read", "silent"),
+    [
+        (b": ping\n\n", True),
+        (b"8\r\n: ping\n\n\r\n" * 3, True),
+        (CRLF_HEAD, True),
+        (CRLF_HEAD + b"3\r\n:\n\n\r\n", True),
+        (b"data: 1\n\n", False),
+        (b"9\r\ndata: 1\n\n\r\n8\r\n: ping\n\n\r\n", False),
+        (b'{"a":1}', False),
+        (CRLF_HEAD + b'5\r\n{"a":', False),
+    ],
+)
+def test_a_heartbeat_is_told_from_what_says_something(read: bytes, silent: bool) -> None:
+    assert Limits(heartbeat=HEARTBEAT).is_heartbeat(read) == silent

@@ -170,6 +170,12 @@ class Chores:
         for exchange in self.books.active.values():
             if total is not None and now - (exchange.send_start_ns or now) > total:
                 expired.append((exchange, "timeout_total", f"not finished within {limits.total_s:g} s"))
+            elif (
+                first is not None and self._only_heartbeats(exchange) and now - (exchange.send_start_ns or now) > first
+            ):
+                expired.append(
+                    (exchange, "timeout_first_byte", f"nothing but heartbeats within {limits.first_byte_s:g} s")
+                )
             elif exchange.got_bytes:
                 if idle is not None and now - exchange.last_ns > idle:
                     expired.append((exchange, "timeout_idle", f"no byte for {limits.idle_s:g} s"))
@@ -181,6 +187,12 @@ class Chores:
                 expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
         for exchange, close, error in expired:
             self.books.cut(exchange, close, error, now)
+
+    def _only_heartbeats(self, exchange: Exchange) -> bool:
+        """Whether an answer was heartbeats alone whenever it was looked at: gateways send them for engines that hang too."""
+        if not exchange.spoke and exchange.got_bytes:
+            exchange.spoke = not self.books.limits.is_heartbeat(exchange.last)
+        return exchange.got_bytes and not exchange.spoke
 
     def _drain(self, now: int) -> None:
         drain_s = self.books.options.drain_s

@@ -16,7 +16,7 @@ class Exchange:
 
     __slots__ = (
         "body", "conn", "due_ns", "end", "feed", "got_bytes", "kept", "last", "last_ns", "number", "own", "planned", "request_bytes",
-        "resent", "row", "send_start_ns", "sent_ns", "started",
+        "resent", "row", "send_start_ns", "sent_ns", "spoke", "started",
     )  # fmt: skip
 
     def __init__(self, planned: PlannedRequest, body: bytes, due_ns: int, row: int, own: bool) -> None:
@@ -34,6 +34,7 @@ class Exchange:
         self.last = b""  # the last read
         self.last_ns = 0
         self.got_bytes = False
+        self.spoke = False  # more than heartbeats was seen when it was looked at
         self.resent = False
         self.request_bytes: int | None = None
         self.kept: list[Read] | None = None

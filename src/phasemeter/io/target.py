@@ -6,6 +6,7 @@ sockets, or anything that writes a header to a disk.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,12 +14,15 @@ import msgspec
 from phasemeter import __version__
 from phasemeter.errors import UserError
 
+HEARTBEAT_MOST = 4096  # bytes: a longer read says something
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds; None is no limit. Long prefills and long generations are real, so only silence is limited by default.
 
     `after_end_s`: how long an answer whose last read ends in one of `last_words` may be silent before its connection is given
-    up: some servers say their last word and leave the message open.
+    up: some servers say their last word and leave the message open. `heartbeat`: a pattern of reads that only keep a connection
+    open; an answer of nothing else has not begun, and `first_byte_s` goes on.
     """
 
     connect_s: float | None = 10.0
@@ -27,6 +31,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float | None = None
     after_end_s: float = 1.0
     last_words: tuple[bytes, ...] = ()
+    heartbeat: bytes | None = None
+
+    def is_heartbeat(self, read: bytes) -> bool:
+        return (
+            self.heartbeat is not None and len(read) < HEARTBEAT_MOST and re.fullmatch(self.heartbeat, read) is not None
+        )
 
     def said_all(self, read: bytes) -> bool:
         """Whether an answer whose last read this is has said its last word, whatever its framing says."""

@@ -23,7 +23,7 @@ from phasemeter.runs.asked import Asked
 from phasemeter.runs.asked_check import refuse
 from phasemeter.runs.body_fields import extra_fields
 from phasemeter.runs.trace_replay import options_of
-from phasemeter.wire.apis import LAST_WORDS
+from phasemeter.wire.apis import HEARTBEAT, LAST_WORDS
 from phasemeter.workload import urls
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract, parse_arrivals, warnings_of
 from phasemeter.workload.bodies import BodyOptions
@@ -143,6 +143,7 @@ def _limits(asked: Asked) -> Limits:
         idle_s=limit("timeout-idle", asked.timeout_idle),
         total_s=limit("timeout-total", asked.timeout_total),
         last_words=LAST_WORDS,
+        heartbeat=HEARTBEAT,
     )
 
 

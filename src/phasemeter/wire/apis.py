@@ -59,6 +59,8 @@ APIS: Mapping[str, Api] = {
 }
 # the bytes before the last line end of streams that close with a fixed word
 LAST_WORDS = (b"data: [DONE]", b"data:[DONE]", b'{"type":"message_stop"}', b'{"type": "message_stop"}')
+# a read of an event stream that says nothing: comments, blank lines, the sizes of their chunks, and the head before them
+HEARTBEAT = rb"(?:HTTP/1\.[01] (?s:.*?)\r\n\r\n)?(?:[0-9a-fA-F]*\r?\n|:[^\r\n]*\r?\n)*"
 ALIASES = {
     "chat": "openai.chat",
     "completions": "openai.completions",
