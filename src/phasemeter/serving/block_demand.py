@@ -110,12 +110,3 @@ class Decodes:
             steps += 1
             slot = (slot + 1) % self.block_size
         return min(steps, most)
-
-    def quiet_steps(self, most: int) -> int:
-        """The next step and those after it that take no block: at most `most`."""
-        slot = self.steps % self.block_size
-        for steps in range(1, min(most, self.block_size)):
-            slot = (slot + 1) % self.block_size
-            if self.demand[slot]:
-                return steps
-        return most if not any(self.demand) else min(most, self.block_size)

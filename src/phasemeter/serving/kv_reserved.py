@@ -133,11 +133,6 @@ class ReservedKv:
     def restore(self, sequence: Sequence, tokens: int) -> None:
         raise UserError("a reserving KV pool doesn't swap")
 
-    def grow(self, decodes: Decodes, most: int) -> int:
-        """Nothing is taken: all steps fit."""
-        decodes.owing.clear()
-        return most
-
     def settle(self, decodes: Decodes) -> None:
         """Nothing: all is taken."""
 
