@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phasemeter.studies.calibrate.constants import with_one_constant
 from phasemeter.studies.calibrate.fit import Fit, fit, solve, told_by
 from phasemeter.studies.calibrate.residuals import bends
 from phasemeter.studies.calibrate.rows import COLUMNS, KINDS, Rows
@@ -146,3 +147,20 @@ def test_a_drift_over_time_is_said() -> None:
     rows = made(8, noise=0.01)
     drifting = bent(rows, 1 + 0.2 * rows.at_s / rows.at_s.max())
     assert ("decode", "time") in {(one.kind, one.along) for one in bends(drifting, fit(drifting))}
+
+
+@pytest.mark.parametrize(
+    ("mixed", "alone", "shared"), [(0.03, 0.03, True), (0.05, 0.03, False), (0.02, 0.018, False)], ids=str
+)
+def test_prompts_have_one_constant_where_mixed_steps_are_dearer_than_decodes_and_no_different_alone(
+    mixed: float, alone: float, shared: bool
+) -> None:
+    values = VALUES.copy()
+    values[[KINDS.index("mixed"), KINDS.index("prefill")]] = mixed, alone
+    rows = rows_with(values, np.random.default_rng(1), noise=0.02)
+    found = with_one_constant(rows, fit(rows))
+    assert (found is not None) == shared
+    if found is not None:
+        prefill = KINDS.index("prefill")
+        assert width(fit(found), prefill) < width(fit(rows), prefill)
+        assert fit(found).values[prefill] == pytest.approx(alone, rel=0.05)

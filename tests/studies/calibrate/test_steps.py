@@ -189,7 +189,12 @@ def test_reads_that_were_merged_cost_no_constant(seed: int, share: float) -> Non
         times = stamp[np.searchsorted(ends, np.asarray(one.times_s) - 1e-6)]
         return msgspec.structs.replace(one, times_s=(one.first_s, *times[1:].tolist()), last_s=float(times[-1]))
 
-    found = calibrate([msgspec.structs.replace(run, requests=tuple(late(one) for one in run.requests))], [])
+    taken_late = msgspec.structs.replace(run, requests=tuple(late(one) for one in run.requests))
+    seen = steps(taken_late)
+    assert (seen.depth > 1).sum() > 0.02 * len(ends)
+    assert seen.decodes.sum() == pytest.approx(sum(one.output_tokens - 1 for one in run.requests), rel=0.05)
+    found = calibrate([taken_late], [])
     assert isinstance(found, Calibration)
+    assert found.left_out < 0.1 * sum(found.rows.values()), "several steps at once are equations like others"
     values = [found.model.constant(f"decode.{name}").value for name in ("constant", "per_context_token")]
     assert values == pytest.approx(TRUTH.decode_s[:2], rel=0.03)

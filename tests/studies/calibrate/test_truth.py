@@ -83,6 +83,25 @@ def test_a_run_predicted_with_its_own_constants_is_the_run(load: str) -> None:
                 assert one.errors[metric].p95 == pytest.approx(0, abs=1e-3), (one.fitted_on, metric)
 
 
+def test_an_engine_that_got_slower_is_seen_where_its_first_half_predicts_its_second() -> None:
+    run = run_of(plan_of("{concurrency: 1}"), told=True)
+    turn = run.requests[len(run.requests) // 2].sent_s
+
+    def slower(at: float) -> float:
+        return at if at < turn else turn + 1.2 * (at - turn)
+
+    requests = [
+        msgspec.structs.replace(
+            one, sent_s=slower(one.sent_s), first_s=slower(one.first_s), last_s=slower(one.last_s),
+            times_s=tuple(slower(at) for at in one.times_s), prefill_s=slower(one.first_s) - slower(one.sent_s),
+        )
+        for one in run.requests
+    ]  # fmt: skip
+    _, half = fitted(msgspec.structs.replace(run, requests=tuple(requests))).predictions
+    assert half.fitted_on == "its first half"
+    assert half.errors["tpot"].mean == pytest.approx(1 / 1.2 - 1, abs=0.01)
+
+
 def test_a_fresh_load_is_predicted_from_two_others() -> None:
     alone = run_of(plan_of("{concurrency: 1}"), told=True, name="alone")
     loaded = run_of(plan_of("{concurrency: 6}"), told=True, name="loaded")
@@ -154,3 +173,12 @@ def test_answers_of_one_token_tell_no_decode() -> None:
     assert found.model.constant("decode.constant").status == "unidentified"
     assert found.model.constant("prefill.per_token").value == pytest.approx(TRUTH.prefill_s[1], rel=1e-3)
     assert {one.reason for one in found.predictions} == {"what it is fitted on tells no whole step time"}
+
+
+def test_what_a_prefix_cache_held_costs_nothing_to_compute_and_all_to_attend() -> None:
+    lengths = "input_tokens: {uniform: [700, 1500]}, output_tokens: {uniform: [8, 64]}, shared_prefix: {tokens: 640}"
+    run = run_of(plan_of("{concurrency: 2}", lengths, "policy: vllm_v1, prefix_cache: true"), told=True)
+    assert sum(one.cached_tokens >= 640 for one in run.requests) > 90
+    model = fitted(run).model
+    for name in ("decode.constant", "decode.per_context_token", "prefill.per_token", "prefill.per_token_squared"):
+        assert model.constant(name).value == pytest.approx(truth_of(name, TRUTH), rel=1e-3), name
