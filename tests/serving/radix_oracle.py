@@ -39,7 +39,7 @@ class Tree:
         return self.many - len(self.nodes) - sum(self.own.values())
 
     def evictable(self) -> int:
-        return sum(1 for node in self.nodes.values() if not node.locks)
+        return [node.locks for node in self.nodes.values()].count(0)
 
     def free(self) -> int:
         return self.available() + self.evictable()
@@ -69,12 +69,12 @@ class Tree:
         return len(self.locked.get(id(life), ())) + self.own.get(id(life), 0)
 
     def grow(self, life: Life, tokens: int) -> None:
-        """Blocks of its own for `tokens`; for each that isn't available the leaf goes that was used longest ago."""
+        """Blocks of its own for `tokens`; for each that isn't available the leaf goes that was used longest ago: whoever used a node used
+        those before it."""
         while self.held(life) < self.of(tokens):
             if not self.available():
-                inner = {p[:-1] for p in self.nodes}
-                leaves = [p for p, n in self.nodes.items() if not n.locks and p not in inner]
-                del self.nodes[min(leaves, key=lambda p: self.nodes[p].used)]
+                leaf = min((n.used, -len(p), p) for p, n in self.nodes.items() if not n.locks)[2]
+                del self.nodes[leaf]
             self.own[id(life)] = self.own.get(id(life), 0) + 1
 
     def insert(self, life: Life, tokens: int) -> None:

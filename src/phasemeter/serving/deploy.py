@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,7 +35,9 @@ from phasemeter.serving.policies.sglang import Sglang
 from phasemeter.serving.policies.vllm_v0 import VllmV0
 from phasemeter.serving.policies.vllm_v1 import VllmV1
 from phasemeter.serving.routers import ROUTERS
+from phasemeter.serving.samples import Families
 from phasemeter.serving.segments import SegmentLog
+from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Kv, Limits, Policy
 from phasemeter.serving.step_shape import ns_of_ticks
 from phasemeter.serving.step_time import AnalyticCost, Chunks, CostLine, CostModel, LinearCost, TickedCost
@@ -53,6 +56,11 @@ POOL_POLICIES: dict[str, Callable[..., Policy]] = {
     "distserve_decode": DistserveDecode,
 }
 CHUNKED = {"sarathi", "sglang"}  # their token budget is an option of the policy
+
+FANNED = {
+    "vllm_v1": False,
+    "sglang": True,
+}  # samples are requests of their own; whether a prompt is computed before them
 
 
 class StageCost:
@@ -184,6 +192,40 @@ class Replica(Engine):
         return len(state.running), waiting, 1 - state.kv.free / state.kv.total
 
 
+class Fanned(Replica):
+    """A replica whose requests of several samples run as requests of their own (`samples`)."""
+
+    families: Families
+
+    def submit(self, now_ns: int, request: Request) -> None:
+        if request.samples == 1:
+            super().submit(now_ns, request)
+            return
+        self._check(msgspec.structs.replace(request, samples=1))
+        for one in self.families.split(request, self.state.kv.block_size):
+            super().submit(now_ns, one)
+
+    def advance(self, now_ns: int) -> list[Event]:
+        if not self.families.by_id:
+            return super().advance(now_ns)
+        told: list[Event] = []
+        while (due := self.due_ns()) is not None and due <= now_ns:
+            heard, coming = self.families.hear(super().advance(due))
+            told += heard
+            for one in coming:  # what was submitted for a later instant goes on waiting in line
+                super().submit(max(due, self._inbox[-1][0] if self._inbox else 0), one)
+        return told
+
+    def abort(self, now_ns: int, request_id: str) -> bool:
+        members = self.families.members(request_id)
+        if members is None:
+            return super().abort(now_ns, request_id)
+        return sum(super(Fanned, self).abort(now_ns, one) for one in members) > 0
+
+    def coming(self) -> Coming | None:
+        return None if self.families.by_id else super().coming()
+
+
 def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
     spec = plan.deployment
     options = {} if policy_name in POOL_POLICIES else dict(spec.policy_options)
@@ -208,7 +250,11 @@ def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
         silent.requests_only = True
         return silent
     meter = Meter(ticked)
-    return Replica(policy, kv, meter, limits, tokens=True, log=meter)
+    if policy_name not in FANNED:
+        return Replica(policy, kv, meter, limits, tokens=True, log=meter)
+    fanned = Fanned(policy, kv, meter, limits, tokens=True, log=meter)
+    fanned.families = Families(prompt_first=FANNED[policy_name])
+    return fanned
 
 
 def metered(serving: Serving) -> Serving:
