@@ -311,12 +311,17 @@ def test_secret_headers_are_sent_and_lie_in_no_file(tmp_path: Path) -> None:
 def test_a_large_body_is_sent_whole_through_a_slow_reader(tmp_path: Path) -> None:
     body = bytes(range(256)) * 20_000
 
-    def slow(line: Line) -> None:
-        threading.Event().wait(0.2)
-        answers(line)
-
-    with loopback(slow) as server:
-        _, captures = send(tmp_path, at(server), plan(1, body=body))
-    assert closes(captures) == {"complete": 1}
-    assert server.requests[0].endswith(body)
+    with loopback(sipping) as server:
+        _, captures = send(tmp_path, at(server), plan(3, body=body), LoadOptions(mode="closed", concurrency=1))
+    assert closes(captures) == {"complete": 3}
+    assert [request.endswith(body) for request in server.requests] == [
+        True
+    ] * 3  # on one connection, each from its beginning
+    assert captures[1].reused_connection
     assert (captures[0].sent_ns or 0) - (captures[0].send_start_ns or 0) > 50_000_000
+
+
+def sipping(line: Line) -> None:
+    """Takes nothing for a while: more than the buffers hold has to wait."""
+    threading.Event().wait(0.2)
+    answers(line)

@@ -12,11 +12,12 @@ import trustme
 
 from phasemeter.errors import UserError
 from phasemeter.io.fetch import fetch
+from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.proxy import excepted, proxy_for, shown
 from phasemeter.io.target import Limits, Proxy, Target, Tls, head, target_of
 
 from .loopback import Line, Speak, answers, loopback
-from .test_load import closes, plan, raw, send
+from .test_load import closes, plan, raw, send, sipping
 
 
 class Authority:
@@ -54,6 +55,19 @@ def test_a_run_over_tls_keeps_plaintext_under_kernel_stamps(tmp_path: Path, auth
     assert all(read.data for c in captures for read in c.reads), "a read of session tickets only is no read"
     made = [c for c in captures if not c.reused_connection]
     assert made and all((c.tcp_connected_ns or 0) < (c.connected_ns or 0) for c in made)
+
+
+def test_a_large_body_is_sent_whole_over_tls_through_a_slow_reader(tmp_path: Path, authority: Authority) -> None:
+    body = bytes(range(256)) * 20_000
+    with loopback(sipping, tls=authority.server("localhost")) as server:
+        _, captures = send(
+            tmp_path,
+            secure(server.port, "localhost", ca_file=authority.file),
+            plan(3, body=body),
+            LoadOptions(mode="closed", concurrency=1),
+        )
+    assert closes(captures) == {"complete": 3}
+    assert [request.endswith(body) for request in server.requests] == [True] * 3
 
 
 def test_a_certificate_of_an_unknown_authority_or_another_name_is_refused(authority: Authority) -> None:

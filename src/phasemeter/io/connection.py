@@ -85,7 +85,7 @@ class Connection:
     """`open_attempt` until it does not raise, `advance` on each event until OPEN, then `send`; reading is the loop's."""
 
     __slots__ = (
-        "address_at", "connect_start_ns", "connected_ns", "exchange", "failure", "fd", "follows_look_up", "idle_since_ns",
+        "address_at", "connect_start_ns", "connected_ns", "exchange", "failure", "fd", "follows_look_up", "gone", "idle_since_ns",
         "interest", "local_port", "outgoing", "peer", "recvmsg_into", "reserved_for", "route", "sock", "state",
         "tcp_connected_ns", "tls", "tunnel", "used",
     )  # fmt: skip
@@ -100,7 +100,8 @@ class Connection:
         self.exchange: Any = None
         self.failure: OSError | None = None  # of a write; an answer may have come before it
         self.reserved_for: Any = None
-        self.outgoing = b""
+        self.outgoing = b""  # not all with the kernel yet
+        self.gone = 0  # how much of it is
         self.tunnel = b""
         self.used = 0
         self.follows_look_up = False  # the name was looked up for this one; later ones use what it stood for
@@ -120,6 +121,7 @@ class Connection:
     def open_attempt(self) -> None:
         """Begin a connection to the next address. Raises OSError when that one failed at once."""
         self.close()
+        self.leave()
         self.address_at += 1
         address: Address = self.route.resolved.addresses[self.address_at]
         if self.connect_start_ns is None:
@@ -213,7 +215,7 @@ class Connection:
 
     def send(self, data: bytes) -> bool:
         """Hand `data` to the kernel as far as it takes it; whether it took all. Raises OSError."""
-        self.outgoing = self.tls.encrypt(data) if self.tls is not None else data
+        self.outgoing, self.gone = self.tls.encrypt(data) if self.tls is not None else data, 0
         return self.flush()
 
     def flush(self) -> bool:
@@ -222,11 +224,19 @@ class Connection:
             return False
         while self.outgoing:
             try:
-                taken = self.sock.send(self.outgoing)
+                if self.gone:  # not cut off: a long body that is taken in small pieces would be copied at each
+                    self.gone += self.sock.send(memoryview(self.outgoing)[self.gone :])
+                else:
+                    self.gone = self.sock.send(self.outgoing)
             except BlockingIOError:
                 return False
-            self.outgoing = self.outgoing[taken:] if taken < len(self.outgoing) else b""
+            if self.gone == len(self.outgoing):
+                self.leave()
         return True
+
+    def leave(self) -> None:
+        """Nothing is left to send."""
+        self.outgoing, self.gone = b"", 0
 
     def close(self) -> None:
         if self.sock is not None:

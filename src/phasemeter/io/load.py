@@ -250,7 +250,8 @@ class Sender:
         exchange = conn.exchange
         if exchange.started is None:
             self.writer.starts.append(exchange.start_record(conn))
-        conn.failure, conn.outgoing = error, b""
+        conn.failure = error
+        conn.leave()
         self.pool.want(conn, READ)
         while conn.exchange is exchange and conn.state == OPEN and self._read(conn):
             pass
