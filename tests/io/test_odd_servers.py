@@ -338,8 +338,10 @@ def test_an_answer_of_nothing_but_heartbeats_is_one_that_never_began(tmp_path: P
         pings(line, 5.0)
 
     with loopback(hangs) as server:
-        _, captures = send(tmp_path, at(server, first_byte_s=0.4, heartbeat=HEARTBEAT), plan(1))  # type: ignore[arg-type]
-    assert closes(captures) == {"timeout_first_byte": 1}
+        target = at(server, first_byte_s=0.4, heartbeat=HEARTBEAT)  # type: ignore[arg-type]
+        _, captures = send(tmp_path, target, plan(1))
+        probed = fetch(target, "POST", "/v1/x", b"{}")
+    assert closes(captures) == {"timeout_first_byte": 1} and probed.close == "timeout_first_byte"
     assert captures[0].error == "nothing but heartbeats within 0.4 s" and b": ping" in raw(captures[0])
 
 

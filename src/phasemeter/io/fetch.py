@@ -105,13 +105,18 @@ class _Exchange:
 
     def receive(self) -> NoReturn:
         limits, buffer, last_ns = self._limits, memoryview(bytearray(READ_BYTES)), time.monotonic_ns()
+        spoke = False
         while True:
+            since_ns = last_ns
             limit, close = (
                 (limits.idle_s, "timeout_idle") if self.reads else (limits.first_byte_s, "timeout_first_byte")
             )
             if self.reads and limits.said_all(self.reads[-1].data):
                 limit = limits.after_end_s if limit is None else min(limit, limits.after_end_s)
-            self._await(select.POLLIN, last_ns, limit, close)  # type: ignore[arg-type]
+            spoke = spoke or bool(self.reads and not limits.is_heartbeat(self.reads[-1].data))
+            if self.reads and not spoke and self.send_start_ns is not None:
+                since_ns, limit, close = self.send_start_ns, limits.first_byte_s, "timeout_first_byte"
+            self._await(select.POLLIN, since_ns, limit, close)  # type: ignore[arg-type]
             try:
                 count, control, _, _ = self.conn.recvmsg_into([buffer], CONTROL_BYTES)
                 last_ns = time.monotonic_ns()
