@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phasemeter.cli.main import run
 from phasemeter.io.embedded_engine import EmbeddedEngine
+from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
+from phasemeter.report import calibration as report
 from phasemeter.runs.asked import Asked
-from phasemeter.runs.calibrate import study
+from phasemeter.runs.calibrate import Measured, document, study
 from phasemeter.runs.measure import bench
 from phasemeter.runs.simulate import simulate
 from phasemeter.runs.tables import read_rows, write_tables
 from phasemeter.serving.plan import Plan, parse_plan
 from phasemeter.serving.step_time_file import parse_step_time
+from phasemeter.studies.calibrate.observed import Observed, Run, in_order
+from phasemeter.studies.calibrate.study import calibrate
 
 PREFILL, DECODE = (0.009, 0.00006, 2e-9), (0.008, 2e-7, 0.0001)
 PLAN = f"""
@@ -251,6 +259,46 @@ def test_runs_that_tell_no_whole_step_time_end_with_3_and_write_nothing(
     assert run(["calibrate", str(path), "--even-invalid", "-o", str(model)]) == 3
     assert "to tell more" in capsys.readouterr().out
     assert not model.exists()
+
+
+def any_run(seed: int) -> Run:
+    """A few requests whose times and lengths have no sense."""
+    draw = random.Random(seed)
+    requests = []
+    for number in range(draw.choice([1, 2, 3, 5, 12])):
+        sent = draw.choice([0.0, draw.random(), float(number)])
+        first = sent + draw.choice([0.0, 1e-9, draw.random()])
+        times = list(
+            accumulate(
+                [first, *(draw.choice([0.0, 0.01, draw.random() / 10]) for _ in range(draw.choice([0, 1, 2, 19])))]
+            )
+        )
+        requests.append(
+            Observed(
+                request_id=str(number), sent_s=sent, first_s=first, last_s=times[-1], prompt_tokens=draw.choice([1, 10, 5000]),
+                output_tokens=len(times), times_s=tuple(times) if draw.random() < 0.8 else (),
+                prefill_s=draw.choice([None, 0.0, first - sent, 5.0]), queue_s=draw.choice([None, 0.0]),
+            )
+        )  # fmt: skip
+    budget, concurrency = draw.choice([None, 64]), draw.choice([None, 1, 4])
+    return Run(name="any", requests=in_order(requests), concurrency=concurrency, budget=budget)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 100_000))
+def test_whatever_the_arrivals_the_answer_is_strict_and_can_be_read_again(seed: int) -> None:
+    one = any_run(seed)
+    found = calibrate([one], [])
+    if isinstance(found, str):
+        return
+    told = document([Measured(path="any", run=one, manifest=Manifest(), told=0)], [], found, None)
+    assert all(math.isfinite(each) for each in numbers(told))
+    assert json.loads(report.dumps(told)) == told
+    assert report.words(told)
+    if told["linear"] is not None:
+        model = parse_step_time(report.model_yaml(told), "model.yaml")
+        assert min(*model.linear.prefill_s, *model.linear.decode_s) >= 0
+        assert model.linear.decode_s == pytest.approx(told["linear"]["decode_s"], rel=1e-6)
 
 
 def test_an_emulator_on_the_wall_clock_gets_its_constants_back(tmp_path: Path) -> None:
