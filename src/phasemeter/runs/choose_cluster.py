@@ -73,7 +73,8 @@ def cheapest(found: dict[int, Sized], racer: Racer) -> list[int]:
     return sorted(
         found,
         key=lambda i: (
-            not found[i].within, found[i].price_per_h or found[i].accelerators, -racer.value(i), racer.entrants[i].name
+            not found[i].within, found[i].price_per_h or found[i].accelerators, racer.found[i].stage == 0, -racer.value(i),
+            racer.entrants[i].name,
         ),
     )  # fmt: skip
 

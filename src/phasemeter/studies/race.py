@@ -71,6 +71,7 @@ class Racer:
         self.found: dict[int, Standing] = {}
         self.looks = 0
         self.requests = 0
+        self._crossings: dict[int, dict[int, Crossing]] = {}  # by entrant and stage
         self._kept: dict[tuple[int, int, int, float], dict[float, Look]] = {}
 
     # ---- one entrant
@@ -121,7 +122,7 @@ class Racer:
         found = self.crossed(index, stage, requests)
         needed = self._needed(index, stage, found)
         if needed > 1.2 * requests:
-            self.found[index] = Standing(stage=stage, crossing=found)
+            self._known(index, stage, found)
             found = self.crossed(index, stage, needed)
         return found
 
@@ -168,7 +169,7 @@ class Racer:
                 self.found[index] = Standing(stage=-1, crossing=None)
                 continue
             found = self._settled(index, 0, self.race.sizes[0])
-            self.found[index] = Standing(stage=0, crossing=found)
+            self._known(index, 0, found)
             if found.low is not None:
                 sure = max(sure, found.low / entrant.units)
             self.tell(f"{done + 1} of {len(order)} looked at: {entrant.name}{_words(found)}")
@@ -188,7 +189,7 @@ class Racer:
             again = self._needed(index, stage, found)
             if again > ALIKE * own:  # it carries more than it seemed to
                 found = self.crossed(index, stage, again)
-            self.found[index] = Standing(stage=stage, crossing=found)
+            self._known(index, stage, found)
             self.tell(
                 f"{done + 1} of the {len(chosen)} best looked at longer: {self.entrants[index].name}{_words(found)}"
             )
@@ -210,12 +211,19 @@ class Racer:
 
     # ---- ranks
 
+    def _known(self, index: int, stage: int, found: Crossing) -> None:
+        self.found[index] = Standing(stage=stage, crossing=found)
+        self._crossings.setdefault(index, {})[stage] = found
+
     def against(self, index: int, other: int, confidence: float) -> tuple[float, float, float]:
-        """(ratio, low, high) of what one carries for its cost over what another does."""
-        one, two = self.found[index].crossing, self.found[other].crossing
-        if one is None or two is None:
+        """(ratio, low, high) of what one carries for its cost over what another does, by the longest looks that both had."""
+        one, two = self._crossings.get(index, {}), self._crossings.get(other, {})
+        both = one.keys() & two.keys()
+        if not both:
             return math.nan, 0.0, math.inf
-        return difference(one, two, self.entrants[other].units / self.entrants[index].units, confidence)
+        stage = max(both)
+        units = self.entrants[other].units / self.entrants[index].units
+        return difference(one[stage], two[stage], units, confidence)
 
     def best(self) -> int | None:
         """Who carries most, of those that were looked at longest."""
@@ -224,21 +232,20 @@ class Racer:
         return next((i for i in ordered if self.found[i].stage == longest), None)
 
     def tied(self, ordered: Sequence[int]) -> list[int]:
-        """The first of `ordered` and those that can't be told from it."""
-        found = [(i, one) for i in ordered if (one := self.found[i].crossing) is not None]
-        return self.alike(found)
-
-    def alike(self, ordered: Sequence[tuple[int, Crossing]]) -> list[int]:
-        """The first and those that can't be told from it, at 95 % for all comparisons together (Bonferroni)."""
+        """The first of `ordered` and those that can't be told from it, at 95 % for all comparisons together (Bonferroni)."""
         if not ordered:
             return []
-        confidence = 1 - (1 - SURE) / max(1, len(ordered) - 1)
-        first, crossed = ordered[0]
-        units = self.entrants[first].units
-        near = [
-            i for i, one in ordered[1:] if difference(one, crossed, units / self.entrants[i].units, confidence)[2] >= 1
-        ]
-        return [first, *near]
+        sure = together(len(ordered) - 1)
+        return [ordered[0]] + [i for i in ordered[1:] if self.against(i, ordered[0], sure)[2] >= 1]
+
+    def alike(self, ordered: Sequence[tuple[int, Crossing]]) -> list[int]:
+        """The same of crossings that are not the race's own."""
+        if not ordered:
+            return []
+        (first, crossed), units = ordered[0], self.entrants[ordered[0][0]].units
+        sure = together(len(ordered) - 1)
+        ratios = {i: difference(one, crossed, units / self.entrants[i].units, sure) for i, one in ordered[1:]}
+        return [first, *(i for i, (_, _, high) in ratios.items() if high >= 1)]
 
     def ranks(self) -> list[tuple[int, int]]:
         """(rank, entrant), best first; those that can't be told from the first of their rank share it."""
@@ -266,6 +273,11 @@ class Racer:
         found = [(i, self.crossed(i, stage, requests, scale=scale, step=step)) for i in chosen]
         values = [((c.rate_per_s or 0.0) / self.entrants[i].units, self.entrants[i].name) for i, c in found]
         return [found[at] for at in best_first(values)]
+
+
+def together(comparisons: int) -> float:
+    """The confidence of each, so that all of them hold together."""
+    return 1 - (1 - SURE) / max(1, comparisons)
 
 
 def _words(found: Crossing) -> str:
