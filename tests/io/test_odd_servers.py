@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,14 @@ from phasemeter.io.connection import route_to
 from phasemeter.io.fetch import fetch
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.pool import Pool
-from phasemeter.io.target import Limits, target_of
+from phasemeter.io.target import Limits, Target, target_of
 from phasemeter.records.capture import Capture
 from phasemeter.records.request import PlannedRequest
 from phasemeter.wire.apis import HEARTBEAT
 from phasemeter.wire.http_body import HttpReader
 
 from .loopback import Line, answers, loopback
-from .test_load import at, closes, plan, raw, send
+from .test_load import at, closed_plan, closes, plan, raw, send
 from .test_lost_workers import worker_pid
 
 LARGE = b"x" * 8_000_000
@@ -376,3 +377,24 @@ def test_heartbeats_before_a_late_answer_are_waited_through(tmp_path: Path) -> N
 )
 def test_a_heartbeat_is_told_from_what_says_something(read: bytes, silent: bool) -> None:
     assert Limits(heartbeat=HEARTBEAT).is_heartbeat(read) == silent
+
+
+def nobody() -> Target:
+    """Where a server was and is no more."""
+    with loopback() as server:
+        return at(server)
+
+
+def test_slots_of_a_loop_by_time_wait_longer_and_longer_where_nobody_is_there(tmp_path: Path) -> None:
+    options = LoadOptions(mode="closed", concurrency=2, prewarm=1, duration_s=1.0)
+    _, captures = send(tmp_path, nobody(), closed_plan(20_000), options)
+    assert closes(captures) == {"refused": len(captures)}
+    assert 4 <= len(captures) <= 40, "10, 20, 40, … ms between rounds of two"
+    gaps = [after.due_ns - before.due_ns for before, after in pairwise(by_due(captures)[::2])]
+    assert gaps[-1] > 4 * gaps[0]
+
+
+def test_a_loop_by_number_fails_all_the_same_without_a_wait(tmp_path: Path) -> None:
+    started = time.monotonic()
+    _, captures = send(tmp_path, nobody(), closed_plan(200), LoadOptions(mode="closed", concurrency=2, prewarm=1))
+    assert closes(captures) == {"refused": 200} and time.monotonic() - started < 20

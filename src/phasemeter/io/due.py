@@ -21,6 +21,7 @@ MUST_ROWS = 16
 AT_ONCE = 32  # sends between two looks at what has come
 AHEAD_BYTES = 16 << 20
 LOOK_AGAIN_NS = 2_000_000
+FIRST_PAUSE_NS, LONGEST_PAUSE_NS = 10_000_000, 1_000_000_000
 
 
 class Due:
@@ -42,6 +43,8 @@ class Due:
         self._duration_ns = None if options.duration_s is None else round(options.duration_s * 1e9)
         # known when the first measured request takes a slot: a warm-up takes none of its time
         self._until_ns = NEVER_NS
+        self._slots = slots or 1
+        self._unreached = 0  # requests in a row that found nobody there
         self._record = record
         self._queue: deque[tuple[Row, bytes]] = deque()
         self._queue_bytes = 0
@@ -140,8 +143,13 @@ class Due:
     def _due_of(self, planned: PlannedRequest) -> int:
         return self._start_ns + (planned.due_offset_ns or 0)
 
-    def closed(self, now: int, follow: tuple[PlannedRequest, bytes] | None) -> None:
-        """An exchange is over: its conversation's next turn takes its place, or its slot is free."""
+    def closed(self, now: int, follow: tuple[PlannedRequest, bytes] | None, reached: bool = True) -> None:
+        """An exchange is over: its conversation's next turn takes its place, or its slot is free.
+
+        `reached`: whether there was a connection. Slots of a loop that ends by time wait a little where nobody is there, longer each
+        round: thousands of refusals a second say no more than one, and fill a disk.
+        """
+        self._unreached = 0 if reached else self._unreached + 1
         if follow is not None and now < self._until_ns:
             planned, body = follow
             due = now + planned.think_ns
@@ -149,7 +157,13 @@ class Due:
                 due = max(due, self._due_of(planned))
             self._later(Exchange(planned, body, due, self._record(planned, body), True))
         elif self._closed_loop:
-            self._free.append(now)
+            self._free.append(now + self._pause_ns())
+
+    def _pause_ns(self) -> int:
+        if not self._unreached or self._duration_ns is None:
+            return 0
+        rounds = min((self._unreached - 1) // self._slots, 10)
+        return min(FIRST_PAUSE_NS << rounds, LONGEST_PAUSE_NS)
 
     def next_ns(self, in_flight: int) -> int:
         """When something may be due next; far away when only an answer can change that."""

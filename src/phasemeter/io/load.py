@@ -35,6 +35,7 @@ COARSE_NS = 2_000_000
 SPIN_NS = 100_000
 SPIN_SHARE = 10  # at most a tenth of the time between two sends is spent polling
 NEVER_NS = 1 << 62
+UNREACHED = frozenset({"refused", "timeout_connect", "client_resource"})  # closes of requests that had no connection
 monotonic_ns = time.monotonic_ns
 unpack_timespec = TIMESPEC.unpack
 
@@ -373,7 +374,7 @@ class Sender:
         if self.next_request is not None and close != "cancelled":
             capture = exchange.capture(record, self._worker)
             follow = self.next_request(exchange.planned, exchange.body, capture) if capture is not None else None
-        self.due.closed(now_ns, follow)
+        self.due.closed(now_ns, follow, reached=close not in UNREACHED)
         self._look_ns = 0
 
     def _cut(self, exchange: Exchange, close: Close, error: str, now: int) -> None:
