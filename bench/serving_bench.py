@@ -6,8 +6,8 @@ A chat request has about 500 tokens in and 200 out. A row a policy and load, han
 `times_reference` is to `frozen_reference.py` on the first 1000 of the requests, in turns with the engine. Orca's is the lowest: its
 reference has least to do (memory is reserved whole: no block is counted at a token). Then: how the cost grows with the number of
 requests (1 where it is linear), the whole way of a plan, tables written (seconds of CPU and peak memory a million requests, less what
-the program itself takes), and the bytes a request that stay beyond its columns. `--long` takes the growth and the plan at 1,000,000
-requests.
+the program itself takes), the whole of a simulation over its engine alone, and the bytes a request that stay beyond its columns.
+`--long` takes the growth and the plan at 1,000,000 requests.
 
 What can't be aggregated: sglang looks at every running request when it admits (its guess of their future memory, clipped per request);
 with a prefix cache, blocks have names, and which one is taken decides what is forgotten: a stretch of decode steps is one, but each of a
@@ -127,6 +127,39 @@ def run_plan(many: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def plan_engine_s(plan: Plan) -> float:
+    """The engine alone on the plan's requests, drawn before."""
+    requests, serving, done = list(demand_of(plan).open_loop(plan.seed)), build(plan, tokens=False), 0
+    start = time.process_time()
+    for i, request in enumerate(requests):
+        serving.submit(request.arrival_ns, request)
+        if i % 4096 == 4095:
+            done += len(serving.advance(request.arrival_ns))
+    done += len(serving.advance(1 << 60))
+    if done != len(requests):
+        raise SystemExit(f"{done} of {len(requests)} finished")
+    return time.process_time() - start
+
+
+def whole_row(many: int) -> dict[str, float]:
+    """What a simulation takes from its plan to its result, and with its tables, over its engine alone; interleaved."""
+    plan = plan_of(many)
+    engine, whole, tables = [], [], []
+    for _ in range(3):
+        engine.append(plan_engine_s(plan))
+        start = time.process_time()
+        simulate(plan)
+        whole.append(time.process_time() - start)
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.process_time()
+            simulate(plan, output=Path(folder) / "run")
+            tables.append(time.process_time() - start)
+    return {
+        "whole_simulate_requests": many, "engine_s_per_million": round(min(engine) / many * 1e6, 1),
+        "over_engine": round(min(whole) / min(engine), 2), "with_tables_over_engine": round(min(tables) / min(engine), 2),
+    }  # fmt: skip
+
+
 def kept_bytes(many: int) -> float:
     """What a request leaves behind in engine and simulation, its columns left out."""
     kept = []
@@ -176,6 +209,7 @@ def main() -> None:
                       "cost_ratio": round(many_s / few_s, 2)}), flush=True)  # fmt: skip
     del requests
     print(json.dumps(plan_row(1_000_000 if options.long else 50_000)), flush=True)
+    print(json.dumps(whole_row(200_000 if options.long else 50_000)), flush=True)
     print(json.dumps({"kept_bytes_a_request": round(kept_bytes(min(many, 5000)), 1)}), flush=True)
 
 
