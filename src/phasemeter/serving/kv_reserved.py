@@ -40,8 +40,14 @@ class Buddies:
 
     def take(self, slots: int) -> int | None:
         """The address of a run for `slots`, rounded up to a power of two, or None: the smallest free run that fits is split."""
-        free = self.free
-        size = run = 1 << (slots - 1).bit_length()
+        size = 1 << (slots - 1).bit_length()
+        if runs := self.free.get(size):
+            return runs.pop(0)
+        return self._split(size)
+
+    def _split(self, size: int) -> int | None:
+        """The lower end of the smallest larger run; what is left of it is free in halves."""
+        free, run = self.free, size
         while not (runs := free.get(run)):
             if runs is None:
                 return None

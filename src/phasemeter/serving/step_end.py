@@ -14,7 +14,6 @@ from phasemeter.serving.state import NO_CHUNKS, Chunk, Policy, State, decodes_on
 from phasemeter.serving.step_shape import TICK_BITS, ns_of_ticks
 
 _HALF = 1 << (TICK_BITS - 1)
-_NOBODY: tuple[Sequence, ...] = ()
 
 
 class StepEnds:
@@ -62,7 +61,8 @@ class StepEnds:
             decodes.steps = done = decodes.steps + steps
             heap = decodes.heap
             while heap and heap[0] <= done:
-                self._end_answers(decodes.ends.pop(heappop(heap), _NOBODY), t)
+                if ended := decodes.ends.pop(heappop(heap), None):
+                    self._end_answers(ended, t)
         else:
             self._end_prefill_step(t - start_t)
         padding = max(s.target for s, _ in chunks) if self._padded and chunks else 0
@@ -125,10 +125,10 @@ class StepEnds:
         """These have all their tokens with the decode step that ended at `t`."""
         state = self.state
         decodes = state.decodes
-        last = decodes.steps + self._prefills - 1
-        if ended:
-            decodes.ended, decodes.ended_at = len(ended), decodes.steps
-        for sequence in sorted(ended, key=_order) if len(ended) > 1 else ended:
+        decodes.ended_at = steps = decodes.steps
+        decodes.ended = many = len(ended)
+        last = steps + self._prefills - 1
+        for sequence in sorted(ended, key=_order) if many > 1 else ended:
             sequence._spans += ((sequence._first_step, last),)
             if self._padded:  # its seat and its memory stay taken until the batch has ended
                 sequence._finish_at = -1
