@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from phasemeter.contract.goodput import goodput
 from phasemeter.metrics.analyse import analyse_rows
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
-from phasemeter.report import foreign, llmd, openmetrics
+from phasemeter.report import foreign, foreign_aiperf, llmd, openmetrics
 from tests.metrics.rows import row
 
 MANIFEST = Manifest(
@@ -50,6 +51,49 @@ def test_aiperfs_parts_of_http_add_up_and_its_totals_are_its_blocks_sums() -> No
     assert file["request_error_rate"]["avg"] == pytest.approx(100 / 31)
     assert file["time_to_second_token"]["min"] == pytest.approx(20)
     assert file["credit_to_start_latency"]["max"] == 0 and file["effective_latency"]["avg"] > 0
+
+
+def test_aiperfs_sweeps_weigh_each_number_by_how_long_it_held() -> None:
+    file = written("aiperf")
+    good = rows()[:-1]
+    begun = [one.send_start_ns // 10**6 for one in good]  # type: ignore[operator]
+    first = [one.first_token_ns // 10**6 for one in good]  # type: ignore[operator]
+    ended = [one.last_token_ns // 10**6 for one in good]  # type: ignore[operator]
+    moments = [moment + 0.5 for moment in range(min(begun), max(ended))]  # everything happens on whole milliseconds
+    for name, starts, ends in (("", begun, ended), ("prefill_", begun, first), ("decode_", first, ended)):
+        held = sorted(sum(a < moment < b for a, b in zip(starts, ends, strict=True)) for moment in moments)
+        block = file[f"effective_{name}concurrency"]
+        assert block["avg"] == pytest.approx(sum(held) / len(held)), name
+        assert (block["min"], block["max"], block["p50"]) == (held[0], held[-1], held[(len(held) - 1) // 2]), name
+    busy = sum(any(a < moment < b for a, b in zip(begun, first, strict=True)) for moment in moments)
+    read = file["effective_prefill_throughput"]["avg"] * len(moments) / 1e3
+    assert read == pytest.approx(30 * 32) == pytest.approx(file["active_prefill_throughput"]["avg"] * busy / 1e3)
+    assert file["active_prefill_throughput"]["min"] > 0
+
+
+def test_aiperfs_own_records_give_the_sweeps_that_it_wrote() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "recordings" / "results" / "aiperf"
+    if not folder.is_dir():
+        pytest.skip("../shared is not here: AIPerf's recorded files are in it")
+    told = json.loads((folder / "profile_export_aiperf.json").read_bytes())
+    whole = []
+    for number, line in enumerate((folder / "profile_export.jsonl").read_bytes().splitlines()):
+        record = json.loads(line)
+        values = {name: one["value"] for name, one in record["metrics"].items()}
+        sent = record["metadata"]["request_start_ns"]
+        if record["metadata"]["benchmark_phase"] != "profiling":
+            continue
+        whole.append(msgspec.structs.replace(
+            rows()[0], request_id=str(number), send_start_ns=sent, input_tokens=values["input_sequence_length"],
+            first_token_ns=sent + round(values["time_to_first_token"] * 1e6),
+            last_token_ns=sent + round(values["request_latency"] * 1e6),
+        ))  # fmt: skip
+    found = foreign_aiperf.sweeps(whole)
+    assert len(found) == 5
+    for name, block in found.items():
+        assert block["avg"] == pytest.approx(told[name]["avg"], rel=5e-4), name  # their window is 5 ms longer than ours
+        for share in ("p50", "p90", "p95", "p99", "max"):
+            assert block[share] == pytest.approx(told[name][share], rel=1e-4), (name, share)
 
 
 def test_vllms_peaks_are_counted_by_the_second() -> None:

@@ -102,6 +102,7 @@ def _aiperf(result: Result, rows: list[RequestRow], other: Dialect) -> dict[str,
         if lengths:
             blocks[name] = foreign_aiperf.spread(lengths, "tokens", other.percentiles)
     blocks |= foreign_aiperf.per_request(counted, other.percentiles)
+    blocks |= foreign_aiperf.sweeps(counted)
     blocks |= foreign_aiperf.totals(counted, len(rows), printed.get("benchmark_duration.avg"))
     failures: dict[str, int] = {}
     for row in rows:

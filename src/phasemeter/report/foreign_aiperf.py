@@ -2,9 +2,10 @@
 
 Lives here: their names for our boundaries. Must not live here: the latencies that its dialect has rows for (metrics/dialects).
 Source: the fields of AIPerf 0.13's `profile_export_aiperf.json`; checked against a recorded one (`http_req_duration` is sending
-+ waiting + receiving, `total_token_throughput` is (total_isl + total_osl) / benchmark_duration). Not written: what a run's rows
-don't hold (bytes and chunks of a request, a local count beside the server's), and the `effective_…`, `active_…` and
-`tokens_in_flight` sweeps over time, whose grid is AIPerf's own.
++ waiting + receiving, `total_token_throughput` is (total_isl + total_osl) / benchmark_duration; the sweeps over time give the recorded
+file's own numbers from its records: prefill and concurrency within 0.03 %, as its window is 5 ms longer). Not written: what a run's rows
+don't hold (bytes and chunks of a request, a local count beside the server's), and the sweeps of decode and total throughput and of
+`tokens_in_flight`: AIPerf spreads tokens over a request's chunks by a rule that its files don't tell.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from phasemeter.errors import Undefined
 from phasemeter.metrics.definitions import BOUNDARIES
@@ -20,6 +22,8 @@ from phasemeter.metrics.gaps import inter_chunk
 from phasemeter.records.request_row import RequestRow
 
 Block = dict[str, Any]
+Instants = npt.NDArray[np.int64]
+Heights = npt.NDArray[np.float64]
 Labels = Sequence[tuple[str, float]]
 
 
@@ -140,3 +144,57 @@ def totals(rows: Sequence[RequestRow], sent: int, duration_s: float | None) -> d
         told["input_token_throughput"] = ("tokens/sec", inputs / duration_s)
         told["total_token_throughput"] = ("tokens/sec", (inputs + outputs) / duration_s)
     return {name: {"unit": unit, "avg": float(value)} for name, (unit, value) in told.items()}
+
+
+SHARES = (50, 90, 95, 99)  # percentiles of a sweep: shares of time
+
+
+def sweeps(rows: Sequence[RequestRow]) -> dict[str, Block]:
+    """How many requests were at work, and how fast prompts were read, over the time from the first send to the last token.
+
+    A prompt counts as read evenly from the send to the first token. `effective_…` weighs all of that time, `active_…` that with any.
+    """
+    whole = [
+        (row.send_start_ns, row.first_token_ns, row.last_token_ns, row.input_tokens)
+        for row in rows
+        if row.send_start_ns is not None and row.first_token_ns is not None and row.last_token_ns is not None
+    ]
+    if not whole:
+        return {}
+    sent, first, last = (np.array(column, dtype=np.int64) for column in list(zip(*whole, strict=True))[:3])
+    window = int(sent.min()), int(last.max())
+    ones = np.ones(len(whole))
+    found: dict[str, Block | None] = {
+        "effective_concurrency": _over_time(_steps(sent, last, ones, window), "requests"),
+        "effective_prefill_concurrency": _over_time(_steps(sent, first, ones, window), "requests"),
+        "effective_decode_concurrency": _over_time(_steps(first, last, ones, window), "requests"),
+    }
+    if all(row[3] is not None for row in whole) and (first > sent).all():
+        rates = np.array([row[3] for row in whole], dtype=np.float64) / ((first - sent) / 1e9)
+        values, weights = _steps(sent, first, rates, window)
+        found["effective_prefill_throughput"] = _over_time((values, weights), "tokens/sec")
+        busy = _steps(sent, first, ones, window)[0] > 0
+        values[~busy] = 0.0  # what adding and taking away left of it
+        found["active_prefill_throughput"] = _over_time((values[busy], weights[busy]), "tokens/sec")
+    return {name: block for name, block in found.items() if block is not None}
+
+
+def _steps(start: Instants, end: Instants, height: Heights, window: tuple[int, int]) -> tuple[Heights, Heights]:
+    """The sum of all heights between their starts and ends, as (value, ns it lasts) for each piece of the window."""
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    values = np.concatenate([[0.0], np.cumsum(np.concatenate([height, -height])[order])])
+    lasts = np.diff(np.concatenate([[window[0]], at[order], [window[1]]])).astype(np.float64)
+    return values[lasts > 0], lasts[lasts > 0]
+
+
+def _over_time(steps: tuple[Heights, Heights], unit: str) -> Block | None:
+    values, weights = steps
+    if not values.size:
+        return None
+    mean = float(np.average(values, weights=weights))
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    told = {f"p{share}": float(values[order][np.searchsorted(reached, share / 100 - 1e-12)]) for share in SHARES}
+    std = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))
+    return {"unit": unit, "avg": mean, **told, "min": float(values.min()), "max": float(values.max()), "std": std}
