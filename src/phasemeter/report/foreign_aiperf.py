@@ -172,9 +172,9 @@ def sweeps(rows: Sequence[RequestRow]) -> dict[str, Block]:
     if all(row[3] is not None for row in whole) and (first > sent).all():
         rates = np.array([row[3] for row in whole], dtype=np.float64) / ((first - sent) / 1e9)
         values, weights = _steps(sent, first, rates, window)
-        found["effective_prefill_throughput"] = _over_time((values, weights), "tokens/sec")
         busy = _steps(sent, first, ones, window)[0] > 0
         values[~busy] = 0.0  # what adding and taking away left of it
+        found["effective_prefill_throughput"] = _over_time((values, weights), "tokens/sec")
         found["active_prefill_throughput"] = _over_time((values[busy], weights[busy]), "tokens/sec")
     return {name: block for name, block in found.items() if block is not None}
 
