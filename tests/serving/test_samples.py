@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from phasemeter.errors import UserError
 from phasemeter.serving.deploy import Fanned
+from phasemeter.serving.engine import Engine
 from phasemeter.serving.events import Aborted, Admitted, Event, Finished, Tokens
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
 from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.samples import Families
-from phasemeter.serving.sequence import Request
-from phasemeter.serving.state import Kv, Limits
+from phasemeter.serving.sequence import Request, Sequence
+from phasemeter.serving.state import Kv, Limits, State
 from phasemeter.serving.step_shape import LinearStepTime, StepTime, ns_of_ticks
 from tests.serving.oracle import Oracle
 from tests.serving.test_oracle import sharing
@@ -135,3 +136,41 @@ def test_samples_that_could_never_be_served_are_refused_under_their_requests_nam
     with pytest.raises(UserError, match="request a: needs KV for 59 tokens"):
         engine.submit(0, Request(request_id="a", prompt_tokens=30, output_tokens=30, arrival_ns=0, samples=2))
     assert engine.due_ns() is None and not engine.families.by_id
+
+
+class Watched(State):
+    """Who has to go came last of all that run; `late` counts those that weren't the last to be let in."""
+
+    late = 0
+
+    def watch(self, sequence: Sequence) -> None:
+        assert sequence.order == max(s.order for s in self.running)
+        self.late += sequence is not next(reversed(self.running))
+
+    def preempt(self, sequence: Sequence) -> None:
+        self.watch(sequence)
+        super().preempt(sequence)
+
+    def swap_out(self, sequence: Sequence) -> None:
+        self.watch(sequence)
+        super().swap_out(sequence)
+
+
+def test_vllm_v0_takes_from_who_came_last_though_others_were_let_in_later() -> None:
+    """A group that was swapped comes back before the one that was preempted ahead of it, and is still the latest."""
+    late = 0
+    for seed in range(120):
+        random = Random(seed)
+        kv, limits = CountedKv(32 + random.randrange(8), SIZE), Limits(max_num_seqs=9)
+        engine = Engine(POLICIES["vllm_v0"](0.0), kv, step_time(random), limits)
+        engine.state = watched = Watched(kv, limits)
+        engine._aborts.state = watched
+        for i in range(12):
+            prompt, output = random.randrange(1, 30), random.randrange(1, 30)
+            samples = random.choice([1, 1, 2])
+            engine.submit(
+                i, Request(request_id=str(i), prompt_tokens=prompt, output_tokens=output, arrival_ns=i, samples=samples)
+            )
+        assert sum(isinstance(e, Finished) for e in engine.advance(1 << 60)) == 12
+        late += watched.late
+    assert late

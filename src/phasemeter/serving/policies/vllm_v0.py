@@ -27,7 +27,8 @@ class VllmV0(Plain):
                 return prompts, False
         kv, decodes = state.kv, state.decodes
         while decodes.blocks_due() > kv.free:
-            latest = next(reversed(state.running))
+            # not simply the last one let in: who was swapped may be back before somebody who came earlier
+            latest = max(state.running, key=lambda sequence: sequence.order)
             if latest.samples > 1:
                 state.swap_out(latest)
             else:
