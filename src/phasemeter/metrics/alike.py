@@ -62,7 +62,7 @@ def add_alike(
             except Undefined as absent:
                 summary.leave_out(definition.name, absent.reason, many)
             else:
-                found[definition.name].append((part.places, _values(definition, part, value)))
+                found[definition.name].append((part.places, values_of(definition, part, value)))
         if without_gaps is None or has_events(example):
             summary.note_gaps(example, many)
         else:
@@ -80,7 +80,7 @@ def add_alike(
         summary.timeline.add_alike(first + events.places, events.counts, events.times_ns, usable[events.places])
 
 
-def _values(definition: Definition, part: Alike, of_example: float) -> Floats:
+def values_of(definition: Definition, part: Alike, of_example: float) -> Floats:
     """A metric of each row of a part, whose example has it. Raises InternalError where the columns say another than the example."""
     start_name, end_name, divisor = SPECIAL.get(
         definition.special or "", (definition.start, definition.end, definition.divisor)
@@ -88,14 +88,10 @@ def _values(definition: Definition, part: Alike, of_example: float) -> Floats:
     if start_name is None or end_name is None or divisor not in {None, "output_tokens − 1"}:
         raise InternalError(f"{definition.name} can't be read over columns")
 
-    def column(field: str) -> Ints | int:
-        constant: int = getattr(part.example, field)
-        return part.numbers.get(field, constant)
-
-    start, end = (column(INSTANTS.get(name, f"{name}_ns")) for name in (start_name, end_name))
-    values = np.broadcast_to(np.subtract(end, start) / 1e9, part.places.shape)
+    start, end = (part.column(INSTANTS.get(name, f"{name}_ns")) for name in (start_name, end_name))
+    values: Floats = (end - start) / 1e9
     if divisor is not None:
-        values = values / np.subtract(column("output_tokens"), 1)
+        values = values / (part.column("output_tokens") - 1)
     if abs(values[0] - of_example) > 1e-12 * max(1.0, abs(of_example)):
         raise InternalError(f"{definition.name} over columns is {values[0]!r}, of the row {of_example!r}")
     return values

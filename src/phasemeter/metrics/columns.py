@@ -38,6 +38,10 @@ class Alike(msgspec.Struct, frozen=True):
     numbers: Mapping[str, Ints]
     places: Ints
 
+    def column(self, field: str) -> Ints:
+        """A field's number in each row; the example has it."""
+        return self.numbers[field] if field in self.numbers else np.full(len(self.places), getattr(self.example, field))
+
 
 class Columns:
     """One number a row and column, in the order the rows came."""

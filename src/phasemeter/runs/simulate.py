@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phasemeter import __version__
-from phasemeter.contract.goodput import attainment_interval, goodput, goodput_of, judge
+from phasemeter.contract.goodput import attainment_interval, goodput_of, summed
 from phasemeter.contract.model import Contract
 from phasemeter.errors import Undefined, UserError
 from phasemeter.io.run_directory import RunDirectory
@@ -27,7 +27,7 @@ from phasemeter.metrics.validity import RunFacts
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
-from phasemeter.runs.simulated_columns import add_simulated
+from phasemeter.runs.simulated_columns import add_simulated, judged
 from phasemeter.runs.simulated_tables import PHASES, phases_s, write_simulated
 from phasemeter.serving.demand import DEFAULT_REQUESTS, Demand, Draws, replication_seed
 from phasemeter.serving.deploy import build, spent, token_times
@@ -218,8 +218,8 @@ def result_of(plan: Plan, outcome: Outcome, manifest: Manifest) -> Result:
     add_simulated(summary, ended, outcome.warmup)
     result = summary.result(manifest, RunFacts(planned_requests=len(ended) - outcome.warmup))
     if objectives:
-        measured = [row for row in outcome.rows() if row.phase == "measured"]
-        result = msgspec.structs.replace(result, goodput=goodput(measured, objectives).document())
+        counted = summed(judged(ended, outcome.warmup, objectives))
+        result = msgspec.structs.replace(result, goodput=counted.document())
     return result
 
 
@@ -337,9 +337,8 @@ def attainment_at(plan: Plan, rate_per_s: float, seed: int | None = None) -> Att
     if not objectives:
         raise UserError("a goodput needs `capacity.objectives` (or `latency_slo`) in the plan")
     outcome = replicate(plan, demand_of(plan).at_rate(rate_per_s), plan.seed if seed is None else seed, tokens=False)
-    measured = [row for row in outcome.rows() if row.phase == "measured"]
-    found = goodput(measured, objectives)
-    good = np.array([judge(row, objectives) == "good" for row in measured])
+    kept = judged(outcome.ended, outcome.warmup, objectives)
+    found, (good, _) = summed(kept), kept.good()
     interval = attainment_interval(good) if len(good) else (None, None)
     return Attainment(value=found.attainment or 0.0, ci95=interval, stable=outcome.stable, binding=found.binding)
 
