@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from phasemeter.errors import UserError
-from phasemeter.serving.deploy import POLICIES, build
+from phasemeter.serving.deploy import POLICIES, build, metered, spent
 from phasemeter.serving.ended import Served
 from phasemeter.serving.plan import Plan, demand_of, parse_plan
 from phasemeter.serving.simulate import Simulation
@@ -117,3 +118,38 @@ def test_what_is_not_known_is_named_with_its_path(more: str, words: str) -> None
     with pytest.raises(UserError) as caught:
         build(plan, tokens=False)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("more", ["policy: vllm_v1", "policy: orca", "replicas: 2", "split: {decode: {replicas: 2}}"])
+def test_a_metered_deployment_runs_as_a_silent_one_and_spends_as_one_that_tells_tokens(more: str) -> None:
+    text = PLAN.format(output="{uniform: {min: 2, max: 40}}", rate=10, requests=200, d=0.02, most=16, more=more)
+    plan = parse_plan(text.replace("  step_time: {linear: {prefill_s: [0.02, 0, 0], decode_s: [0.02, 0, 0]}}\n", ""))
+    runs = []
+    for tokens, make in ((False, lambda one: one), (False, metered), (True, lambda one: one)):
+        run = Simulation(make(build(plan, tokens=tokens)), demand_of(plan), 5, tokens=tokens, sample_every_ns=10**9)
+        runs.append((sorted(one.truth.finish_ns for one in run.run() if isinstance(one, Served)), spent(run.serving)))
+    (silent, nothing), (counted, own), (told, reference) = runs
+    assert silent == counted == told and nothing == {}
+    for pool, shares in reference.items():
+        assert sum(own[pool]["steps_bound_by"].values()) == sum(shares["steps_bound_by"].values())
+        assert own[pool]["time_share"] == pytest.approx(shares["time_share"], rel=1e-3)  # a stretch counts by its middle
+
+
+def test_every_step_so_many_times_as_long_is_every_answer_so_much_later() -> None:
+    """At arrivals as much slower, each instant is the same number of times as late."""
+    plan = plan_of(output="{fixed: 20}", rate=4.0, requests=300, d=0.02, most=8)
+    half = plan_of(output="{fixed: 20}", rate=8.0, requests=300, d=0.02, most=8)
+    scaled = msgspec.structs.replace(
+        half,
+        deployment=msgspec.structs.replace(
+            half.deployment, step_time=msgspec.structs.replace(half.deployment.step_time, scale=0.5)
+        ),
+    )
+    ends, halved = ([one.truth.finish_ns for one in served(each)[0]] for each in (plan, scaled))
+    assert halved == pytest.approx([end / 2 for end in ends], abs=50)
+    with pytest.raises(UserError, match=r"`deployment.step_time.scale`: 0.0 has to be above 0"):
+        parse_plan(
+            PLAN.format(output="3", rate=1, requests=1, d=0.01, most=1, more="").replace(
+                "{linear", "{scale: 0.0, linear"
+            )
+        )

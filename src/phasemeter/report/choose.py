@@ -153,9 +153,10 @@ def _choice(answer: dict[str, Any]) -> list[str]:
     choice = answer["choice"]
     row = next(one for one in answer["candidates"] if one["name"] == choice["name"])
     worth = row["goodput_per_currency"]
+    rough = "~" if row["status"] == "screened" else ""
     money = f", {number(worth['value'])} requests per {answer['currency']}" if worth is not None else ""
     lines = [
-        f"best: {choice['name']}, {_with_ends(row['goodput_per_accelerator'])} req/s per GPU{money}; "
+        f"best: {choice['name']}, {rough}{_with_ends(row['goodput_per_accelerator'])} req/s per GPU{money}; "
         f"{BINDS.get(row['binding'], row['binding']) or 'nothing'} binds{_spent(row)}"
     ]
     if choice["tied"]:

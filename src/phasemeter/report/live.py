@@ -61,7 +61,7 @@ def line(quiet: bool = False) -> Iterator[Callable[[str], None]]:
         if quiet:
             return
         if rewritten:
-            columns = max(10, os.get_terminal_size(sys.stderr.fileno()).columns - 1)
+            columns = max(10, (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1)
             sys.stderr.write(f"\r\x1b[K{plain(words)[:columns]}")
         else:
             sys.stderr.write(f"{plain(words)}\n")
