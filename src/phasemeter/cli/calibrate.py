@@ -59,7 +59,8 @@ def calibrate(
         for text in report.warnings(document):
             print(f"warning: {text}", file=sys.stderr)
     else:
-        print(lazy.load("phasemeter.report.plain").plain("\n".join(report.words(document))))
+        width = lazy.load("shutil").get_terminal_size((100, 24)).columns
+        print(lazy.load("phasemeter.report.plain").plain("\n".join(report.words(document, width))))
     if written:
         print(f"written to {output}: a plan takes it as `step_time: {{file: {output}}}`", file=sys.stderr)
     return int(report.exit_code(document))

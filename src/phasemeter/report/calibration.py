@@ -6,6 +6,7 @@ Lives here: words. Must not live here: the fit or its document (runs/calibrate.p
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import Any
 
 import yaml
@@ -63,8 +64,11 @@ def _rounded(value: Any) -> Any:
     return [_rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-def words(document: dict[str, Any]) -> list[str]:
-    """The constants, then how far the model's predictions are off, then what to beware of and what would tell more."""
+def words(document: dict[str, Any], width: int = 100) -> list[str]:
+    """The constants, then how far the model's predictions are off, then what to beware of and what would tell more.
+
+    `width`: columns, which only tables of errors and commands may pass.
+    """
     told = document["calibration"]
     engine = " ".join(part for part in (told["engine"], told["engine_version"]) if part) or "an engine unrecorded"
     where = [
@@ -74,9 +78,10 @@ def words(document: dict[str, Any]) -> list[str]:
         f"({told['accelerator']})" if told["accelerator"] else "",
     ]
     lines = [" ".join(part for part in where if part), _counts(told), ""]
-    lines += _constants(told["constants"])
+    lines += _constants(told["constants"], width)
     lines += ["", *_errors(told)]
-    lines += [f"warning: {text}" for text in warnings(document)]
+    for text in warnings(document):
+        lines += textwrap.wrap(f"warning: {text}", max(40, width), subsequent_indent="  ")
     asked: dict[str, list[str]] = {}
     for one in told["constants"]:
         if one["measure"]:
@@ -140,7 +145,7 @@ def _name(name: str) -> str:
     return f"{name.partition('.')[0]}, {NAMES[name].rpartition(',')[2].strip()}"
 
 
-def _constants(constants: list[dict[str, Any]]) -> list[str]:
+def _constants(constants: list[dict[str, Any]], width: int) -> list[str]:
     rows = [("constant", "value", "95 % interval", "")]
     for one in constants:
         low, high = one["ci95"]
@@ -152,7 +157,19 @@ def _constants(constants: list[dict[str, Any]]) -> list[str]:
             said += " (one stretch of one run: no interval)"
         rows.append((NAMES[one["name"]], "–" if one["value"] is None else time(one["value"]), interval, said))
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    return [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
+    lines, margin = [], sum(widths) + 3 * 2
+    for row in rows:
+        start = f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  "
+        said = textwrap.wrap(row[3], max(30, width - margin)) or [""]
+        lines += [(start + said[0]).rstrip(), *(" " * margin + more for more in said[1:])]
+    return lines
+
+
+def _short(told: dict[str, Any]) -> dict[str, str]:
+    """Runs by the last part of their path, where that tells them apart."""
+    runs = [one["run"] for one in told["runs"]]
+    last = [run.rstrip("/").rpartition("/")[2] for run in runs]
+    return dict(zip(runs, last if len(set(last)) == len(last) else runs, strict=True))
 
 
 def _errors(told: dict[str, Any]) -> list[str]:
@@ -161,11 +178,12 @@ def _errors(told: dict[str, Any]) -> list[str]:
         "then median and p95 of each request's own, without sign:",
     ]
     rows: list[tuple[str, ...]] = []
+    names = _short(told)
     for one in told["errors"]:
         if one["reason"] is not None:
             lines.append(f"{one['run']}, fitted on {one['fitted_on']}: no prediction: {one['reason']}")
             continue
-        cells = [one["run"], one["fitted_on"], str(one["ttft"]["n"])]
+        cells = [names[one["run"]], one["fitted_on"], str(one["ttft"]["n"])]
         for name in METRICS:
             cells += [_share(one[name][what], sign=what == "mean") for what in ("mean", "median", "p95")]
         rows.append(tuple(cells))
@@ -195,8 +213,8 @@ def _schedulers(told: dict[str, Any]) -> list[str]:
         if (scheduler := one["scheduler"]) is not None:
             seats = f"{scheduler['seats']} seats" if scheduler["seats"] else "no limit of seats seen"
             runs = seen.setdefault(f"{scheduler['policy']}, {seats}", [])
-            if one["run"] not in runs:
-                runs.append(one["run"])
+            if (name := _short(told)[one["run"]]) not in runs:
+                runs.append(name)
     whose = [text if len(seen) == 1 else f"{text} ({', '.join(runs)})" for text, runs in seen.items()]
     return [f"scheduler taken as {'; '.join(whose)}: --plan knows better"] if whose else []
 
