@@ -127,6 +127,12 @@ def test_a_request_that_met_another_one_did_not_meet_an_idle_engine() -> None:
     assert met_nobody(run).tolist() == [True, False, True, False, False]
 
 
+def test_a_run_begins_with_its_first_request_whichever_was_read_first() -> None:
+    first, second = in_order([request("b", 0.5, 0.6, 0.7), request("a", -1.5, -1.0, 0.9)])
+    assert (first.request_id, first.sent_s, first.times_s) == ("a", 0.0, (0.5, 2.4))
+    assert (second.sent_s, second.first_s, second.last_s) == pytest.approx((2.0, 2.1, 2.2))
+
+
 def test_in_a_closed_loop_each_end_lets_one_request_go() -> None:
     run = run_of(plan_of("{concurrency: 5}"), told=True)
     found = predecessors(run)

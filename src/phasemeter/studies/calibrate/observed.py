@@ -110,5 +110,17 @@ def _arrivals(row: RequestRow) -> Ints:
 
 
 def in_order(requests: Iterable[Observed]) -> tuple[Observed, ...]:
-    """By sending; ties by name, so that a run is read one way."""
-    return tuple(sorted(requests, key=lambda one: (one.sent_s, one.request_id)))
+    """By sending, the first at 0 or later; ties by name, so that a run is read one way."""
+    found = sorted(requests, key=lambda one: (one.sent_s, one.request_id))
+    early = -min(0.0, found[0].sent_s) if found else 0.0
+    return tuple(found) if not early else tuple(_later(one, early) for one in found)
+
+
+def _later(one: Observed, by_s: float) -> Observed:
+    return msgspec.structs.replace(
+        one,
+        sent_s=one.sent_s + by_s,
+        first_s=one.first_s + by_s,
+        last_s=one.last_s + by_s,
+        times_s=tuple(at + by_s for at in one.times_s),
+    )
