@@ -252,3 +252,7 @@ def test_a_posted_body_arrives_with_its_length() -> None:
         done = fetch(target_of(f"http://127.0.0.1:{server.port}/a"), "POST", "/b?c=1", b"{}")
     assert done.close == "complete"
     assert server.requests[0].startswith(b"POST /b?c=1 HTTP/1.1\r\n") and b"Content-Length: 2\r\n" in server.requests[0]
+
+
+def test_the_zone_of_an_address_is_not_sent() -> None:
+    assert Target(host="fe80::1%eth0", port=8000).authority == "[fe80::1]:8000"

@@ -79,3 +79,9 @@ def test_what_is_no_url_is_one_line(wrong: str) -> None:
 def test_a_missing_slash_is_no_host_called_http(url: str) -> None:
     with pytest.raises(UserError, match="slash"):
         endpoint(url)
+
+
+def test_the_zone_of_a_link_local_address_is_this_machines_own() -> None:
+    """RFC 6874: `%25` before it in a URL; it finds the interface and is never sent."""
+    found = endpoint("http://[fe80::1%25eth0]:8000")
+    assert (found.host, found.authority) == ("fe80::1%eth0", "[fe80::1%25eth0]:8000")

@@ -53,13 +53,14 @@ def _connection(url: str, timeout_s: float, *, insecure: bool) -> tuple[http.cli
         raise UserError(f"{url}: {fault}: write http://HOST:PORT/metrics") from fault
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UserError(f"{url}: no address of a metrics page: write http://HOST:PORT/metrics")
+    host = urllib.parse.unquote(parts.hostname)  # the zone of a link-local address stands behind %25
     path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
     if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s), path
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), path
     context = ssl.create_default_context()
     if insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_s, context=context), path
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context), path
 
 
 def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, insecure: bool = False) -> Scrape:

@@ -68,8 +68,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """The Host header: brackets around an IPv6 address, no default port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        """The Host header: brackets around an IPv6 address, without its zone, which is this machine's own; no default port."""
+        host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 

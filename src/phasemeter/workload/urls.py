@@ -42,8 +42,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """host:port as a Host header spells it (the default port left out)."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        """host:port as a URL spells it (the default port left out)."""
+        host = f"[{self.host.replace('%', '%25')}]" if ":" in self.host else self.host
         return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
 
     @property
@@ -111,7 +111,7 @@ def endpoint(url: str, api: str = "openai.chat") -> Endpoint:
     base, path = _paths(plain, api, shown)
     return Endpoint(
         scheme=parts.scheme,
-        host=parts.hostname,
+        host=unquote(parts.hostname),  # %25 before the zone of a link-local address (RFC 6874)
         port=port if port is not None else {"http": 80, "https": 443}[parts.scheme],
         path=path + (f"?{parts.query}" if parts.query else ""),
         base=base,
