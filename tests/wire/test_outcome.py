@@ -136,6 +136,13 @@ def test_odd_words_beside_an_answer_that_goes_on_to_its_end_are_no_failure(words
     assert read([PARTIAL, (6, event(chunk(finish="stop")) + words + DONE)]).outcome == "ok"
 
 
+@pytest.mark.parametrize(
+    "last", ["END", "[END]", {"status": "completed", "message": "all"}, {"code": 200, "message": "ok"}]
+)
+def test_a_last_word_of_a_servers_own_is_no_complaint(last: object) -> None:
+    assert read([PARTIAL, (6, event(last) + DONE)]).outcome == "ok"
+
+
 @pytest.mark.parametrize("beat", ["ping", "[PING]", ": keep-alive", "HEARTBEAT"])
 def test_a_heartbeat_in_a_data_line_carries_nothing(beat: str) -> None:
     found = read([(1, event(beat)), PARTIAL, (6, event(beat)), (7, finished(1))])

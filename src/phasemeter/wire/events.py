@@ -21,6 +21,17 @@ TIMING_KEYS = frozenset({
 })  # fmt: skip
 MOST_TOKENS = 10**15  # more is no count
 CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+FINE = {
+    "200",
+    "ok",
+    "success",
+    "succeeded",
+    "completed",
+    "complete",
+    "done",
+    "finished",
+    "stop",
+}  # codes that report no error
 THOUGHT = ("reasoning_tokens", "thinking_tokens")
 WORDS = 400  # how much of a server's own words is kept
 
@@ -350,10 +361,14 @@ def complaint(obj: dict[str, Any]) -> str | None:
     if "choices" in obj or "usage" in obj:
         return None
     words = obj.get("detail") or obj.get("message") or obj.get("msg")
-    coded = obj.get("detail") or any(
-        obj.get(key) for key in ("code", "status", "status_code", "error_code", "error_type")
-    )
+    codes = [obj[key] for key in ("code", "status", "status_code", "error_code", "error_type") if obj.get(key)]
+    coded = obj.get("detail") or any(str(code).lower() not in FINE for code in codes)
     return error_text(obj) if coded and words and not isinstance(obj.get("message"), dict) else None
+
+
+def complaining(text: str) -> str | None:
+    """The same of a text that is no JSON: a lone word like `END` is none, two or an error are."""
+    return text[:WORDS] if len(text.split()) > 1 or "error" in text.lower() else None
 
 
 def reported_error(obj: dict[str, Any], name: bytes = b"") -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.wire.apis import Api
-from phasemeter.wire.events import WORDS, Reading, Told, complaint, reported_error, usage_of
+from phasemeter.wire.events import Reading, Told, complaining, complaint, reported_error, usage_of
 from phasemeter.wire.follow import Follower
 from phasemeter.wire.http_body import HttpReader
 from phasemeter.wire.lines import LineSplitter
@@ -237,7 +237,7 @@ class StreamReader:
             self.reading.warnings.add("invalid_utf8")
         self._give(mended, event.name, event.reads[-1])
         if mended is _NOT_JSON and not text.lstrip().startswith("{"):
-            self.reading.complaint = text[:WORDS]
+            self.reading.complaint = complaining(text)
 
     def _done(self, data: bytes, read: int) -> bool:
         if data.strip() not in DONE_WORDS:
@@ -255,7 +255,7 @@ class StreamReader:
         if isinstance(document, list) and len(document) == 1:  # TGI answers a batch of one as a list
             document = document[0]
         if not isinstance(document, dict):
-            reading.complaint = document[:WORDS] if isinstance(document, str) and document.strip() else None
+            reading.complaint = complaining(document) if isinstance(document, str) else None
             return
         if reading.done_read is not None:
             self._after_done(document, read)
