@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ Ints = npt.NDArray[np.int64]
 Places = Ints | slice
 ALL = slice(None)
 NUMBERS = Truth.__struct_fields__[1:-1]  # all but the name and the spans
+_LINE = Struct(f"{len(NUMBERS)}q").pack  # takes a third of the time that an array takes to read a tuple
 NONE: Ints = np.zeros(0, np.int64)
 
 
@@ -76,8 +78,8 @@ class Ended:
 
     def _take(self, truth: Truth) -> None:
         self._numbers_of.append(int(truth.request_id[1:]))
-        self._numbers.extend(
-            (
+        self._numbers.frombytes(
+            _LINE(
                 truth.prompt_tokens, truth.output_tokens, truth.samples, truth.cached_tokens, truth.arrival_ns,
                 truth.queue_enter_ns, truth.prefill_start_ns, truth.prefill_end_ns, truth.first_token_ns, truth.finish_ns,
                 truth.stall_prefill_ns, truth.stall_mixed_ns, truth.stall_preempted_ns, truth.preemptions,

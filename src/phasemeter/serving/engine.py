@@ -304,7 +304,7 @@ class Engine(StepEnds):
                 steps = fitting
                 end = t + base * steps + growth * (steps * (steps - 1) >> 1)
             if log is not None:
-                log.add((t, self.steps, steps, base, growth, count, state.kv.used_tokens()))
+                log.add((t, done + self._prefills, steps, base, growth, count))
             if whole or end > horizon:
                 self._start_t, self._end_t, self._decoding = t, end, steps
                 self._chunks, self._mixed_extra, self._busy = NO_CHUNKS, 0, True
@@ -337,7 +337,7 @@ class Engine(StepEnds):
             extra = ticks - self.step_time.decode_ticks(count, contexts)
         state._swapped_blocks = 0
         if self.log is not None:
-            self.log.add((t, self.steps, 1, ticks, 0, count, state.kv.used_tokens()))
+            self.log.add((t, self.steps, 1, ticks, 0, count))
         end, decoding = t + ticks, 1 if count else 0
         if end <= horizon and not self._tokens:
             self._close(t, end, decoding, chunks, extra)

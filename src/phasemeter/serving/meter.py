@@ -40,7 +40,7 @@ class Meter(SegmentLog):
         self._decodes = decodes, contexts
         return self.cost.decode_line(decodes, contexts)
 
-    def add(self, line: tuple[int, int, int, int, int, int, int]) -> None:
+    def add(self, line: tuple[int, int, int, int, int, int]) -> None:
         """One stretch ran. The log's own columns stay empty: a meter keeps sums."""
         count = line[2]
         if self._mixed is not None:

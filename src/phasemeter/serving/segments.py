@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +16,20 @@ import numpy.typing as npt
 from phasemeter.serving.step_shape import TICK_BITS, TICKS_PER_NS
 
 Ticks = npt.NDArray[np.int64]
-COLUMNS = 7
+COLUMNS = 6
+_LINE = Struct(f"{COLUMNS}q").pack
 
 
 class SegmentLog:
-    """Columns: start (ticks), first step, how many steps, ticks of the first, growth, decodes in each (0: prefill alone), KV tokens
-    taken by its end. 56 bytes a segment."""
+    """Columns: start (ticks), first step, how many steps, ticks of the first, growth, decodes in each (0: prefill
+    alone). 48 bytes a segment."""
 
     def __init__(self) -> None:
         self._lines = array("q")
 
-    def add(self, line: tuple[int, int, int, int, int, int, int]) -> None:
+    def add(self, line: tuple[int, int, int, int, int, int]) -> None:
         """One stretch, its columns in their order."""
-        self._lines.extend(line)
+        self._lines.frombytes(_LINE(*line))
 
     def _columns(self) -> list[Ticks]:
         lines = np.frombuffer(self._lines, np.int64) if self._lines else np.zeros(0, np.int64)
@@ -35,7 +37,7 @@ class SegmentLog:
 
     def ends(self) -> tuple[Ticks, Ticks]:
         """For each step its end in ticks, and how many decodes it had."""
-        start, _, count, base, growth, decodes, _ = self._columns()
+        start, _, count, base, growth, decodes = self._columns()
         start, base, growth, decodes = (np.repeat(column, count) for column in (start, base, growth, decodes))
         before = np.repeat(np.cumsum(count) - count, count)
         j = np.arange(len(before)) - before + 1
@@ -43,7 +45,7 @@ class SegmentLog:
 
     def tokens_ns(self, requests: Sequence[tuple[tuple[int, int], ...]]) -> list[Ticks]:
         """The instants of each request's tokens, ns, from their truths' spans: only the steps that they were in are looked at."""
-        start, first_step, _, base, growth, decodes, _ = self._columns()
+        start, first_step, _, base, growth, decodes = self._columns()
         told: list[Ticks] = []
         for spans in requests:
             steps = np.concatenate([np.arange(first, last + 1) for first, last in spans])
