@@ -10,7 +10,7 @@ from phasemeter.serving.deploy import build
 from phasemeter.serving.ended import Ended
 from phasemeter.serving.plan import demand_of, parse_plan
 from phasemeter.serving.simulate import Simulation
-from phasemeter.studies.capacity import ceiling_per_s, first_requests, work_of
+from phasemeter.studies.capacity import ceiling_per_s, first_requests, likely_per_s, work_of
 
 PLAN = """
 workload:
@@ -77,3 +77,12 @@ def test_steps_of_half_the_time_have_twice_the_ceiling_and_a_prefix_cache_a_high
     work = work_of(requests, len(requests))
     assert ceiling_per_s(fast, work) == pytest.approx(2 * ceiling_per_s(plain, work))
     assert ceiling_per_s(cached, work) > 1.5 * ceiling_per_s(plain, work)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+def test_a_search_without_a_ceiling_begins_within_its_reach(deployment: str) -> None:
+    """A bracket grows by 120 times at most, either way (studies/paired.py)."""
+    plan = parse_plan(PLAN.format(prompt=200, p95=500, output=100, deployment=deployment))
+    requests = first_requests(demand_of(plan), 0)
+    work = work_of(requests, len(requests))
+    assert ceiling_per_s(plan, work) / 10 < likely_per_s(plan, work) < 2 * ceiling_per_s(plan, work)

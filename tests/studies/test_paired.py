@@ -130,3 +130,14 @@ def test_a_request_without_a_cadence_counts_only_where_it_broke_another_limit() 
     good, said = Look(ratios=ratios, names=("ttft", "tpot")).judged(1.0)
     assert good.tolist() == [False, False, True, False]
     assert said.tolist() == [False, True, True, True]
+
+
+def test_what_missed_at_no_rate_is_not_called_worse_than_anybody() -> None:
+    def always(rate: float) -> Look:
+        return Look(ratios=np.full((400, 1), 0.5), names=("ttft",))
+
+    found, other = crossing(always, ASKED), crossing(carries(limits(1, capacity=1e6)), Asked(
+        targets=Targets(whole=0.9), start_per_s=1e6, requests=4000
+    ))  # fmt: skip
+    assert found.reason == "no_rate_missed" and found.high is None
+    assert difference(found, other, 1.0, 0.95)[2] == math.inf and difference(other, found, 1.0, 0.95)[1] == 0.0

@@ -19,7 +19,7 @@ from phasemeter.serving.plan import Plan, demand_of, objectives_of
 from phasemeter.serving.plan_candidates import Candidate, Choice
 from phasemeter.serving.plan_changes import accelerators_of, hardware_of
 from phasemeter.serving.sequence import Request
-from phasemeter.studies.capacity import ceiling_per_s, first_requests, work_of
+from phasemeter.studies.capacity import ceiling_per_s, first_requests, likely_per_s, work_of
 from phasemeter.studies.paired import Targets
 from phasemeter.studies.race import Entrant, Race, Racer, Tell
 from phasemeter.units import share
@@ -156,7 +156,8 @@ def sorted_out(choice: Choice, contract: Contract | None, seed: int) -> Entered:
         work = work_of(taken, len(requests), demand.turns)
         count = accelerators_of(plan)
         units = count * choice.prices[hardware_of(plan)] if choice.prices else float(count)
-        entrants.append(Entrant(name=one.name, units=units, ceiling_per_s=ceiling_per_s(plan, work)))
+        ceiling, likely = ceiling_per_s(plan, work), likely_per_s(plan, work)
+        entrants.append(Entrant(name=one.name, units=units, ceiling_per_s=ceiling, start_per_s=likely / 2))
         entered.append(one)
         plans.append(plan)
     return Entered(candidates=tuple(entered), plans=tuple(plans), entrants=tuple(entrants), refused=tuple(refused))

@@ -340,8 +340,10 @@ def _label(varied: Mapping[str, Any]) -> str:
 def _part(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         named = value.get("name")
-        if key == "split" and not value:
-            return "split"
+        if not value:
+            return "split" if key == "split" else f"plain {key.replace('_', ' ')}"
+        if key in {"step_time", "policy_options"}:
+            return " ".join(_part(one, each) for one, each in _flat({key: value}))
         if key == "split":
             return "split " + " ".join(_part(one, each) for one, each in _flat({"split": value}))
         return str(named) if named is not None else f"{key}={json.dumps(value, separators=(',', ':'))}"

@@ -12,6 +12,7 @@ import msgspec
 
 from phasemeter.serving.analytic import Deployment, kv_read_s_per_token, pair_s
 from phasemeter.serving.demand import Demand, Draws
+from phasemeter.serving.deploy import cost_of
 from phasemeter.serving.plan import Plan, Pool, pools_of
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.step_time import CostModel
@@ -142,4 +143,20 @@ def ceiling_per_s(plan: Plan, work: Work) -> float:
         busy_s = least_busy_s(pool, own, most, resident)
         if busy_s > 0:
             found = min(found, pool.replicas * pool.deployment.pipeline_parallel / busy_s)
+    return found
+
+
+def likely_per_s(plan: Plan, work: Work) -> float:
+    """Arrivals a second around which a search may begin where no ceiling is known: full batches, each pool for itself."""
+    found = inf
+    for name, pool in pools_of(plan).items():
+        cost, engines = cost_of(pool), pool.replicas * pool.deployment.pipeline_parallel
+        prompt, answer = work.input_tokens / work.requests, work.decode_tokens / work.requests + 1
+        if name == "prefill":
+            one_s = cost.step_s(0, 0, [(max(1, round(prompt)), 0)])
+            found = min(found, pool.replicas / one_s / work.requests)
+            continue
+        kv_tokens = pool.kv_tokens // pool.deployment.pipeline_parallel
+        bound = throughput_bound(cost, kv_tokens, prompt, answer, plan.deployment.max_num_seqs or 256)
+        found = min(found, engines * bound.requests_per_s / work.requests)
     return found

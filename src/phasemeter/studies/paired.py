@@ -240,7 +240,9 @@ def difference(one: Crossing, other: Crossing, scale: float, confidence: float) 
     same = one.requests == other.requests
     error = spread(one.pull - other.pull) if same else math.hypot(spread(one.pull), spread(other.pull))
     half = t_quantile(1 - (1 - confidence) / 2, STRETCHES - 1) * error + _resolution(one) + _resolution(other)
-    return ratio, ratio * math.exp(-half), ratio * math.exp(half)
+    # where no rate was missed nobody knows how much more it carries
+    low = 0.0 if other.high is None else ratio * math.exp(-half)
+    return ratio, low, math.inf if one.high is None else ratio * math.exp(half)
 
 
 def _resolution(one: Crossing) -> float:
