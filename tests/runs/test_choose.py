@@ -94,6 +94,13 @@ def test_a_candidates_goodput_is_what_a_search_on_it_alone_finds() -> None:
     assert row["goodput_per_s"]["value"] == pytest.approx(other.value, rel=0.1)
 
 
+def test_the_percentile_of_the_target_is_at_the_limit_that_binds() -> None:
+    """At the goodput 90 % keep TPOT, which alone binds: its 90th percentile there is its limit."""
+    found = document(chosen(CHAT.replace("ttft: 400 ms", "ttft: 60 s") + "vary: {policy: [vllm_v1]}"))["candidates"][0]
+    assert found["binding"] == "tpot"
+    assert found["at_goodput"]["tpot_s"]["p90"] == pytest.approx(0.04, rel=0.03)
+
+
 def test_steps_twice_as_fast_carry_twice_as_much_where_throughput_binds() -> None:
     text = """
 workload: {input_tokens: 300, output_tokens: {uniform: {min: 50, max: 150}}}

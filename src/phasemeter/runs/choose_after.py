@@ -5,7 +5,6 @@ Lives here: metered runs, scenarios. Must not live here: the race (choose.py), w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -22,7 +21,7 @@ from phasemeter.stats.quantiles import quantile
 from phasemeter.studies.paired import Crossing
 from phasemeter.studies.race import Racer
 
-DETAIL_REQUESTS = 1200
+MOST_DETAIL = 12_000  # requests
 SCENARIOS = {
     "slo ×0.8": (0.8, 1.0),
     "slo ×1.25": (1.25, 1.0),
@@ -57,18 +56,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def detail(simulated: Simulated, index: int, racer: Racer) -> Detail:
-    """A metered run at the candidate's goodput."""
-    found = racer.found[index].crossing
-    rate = found.rate_per_s if found is not None else None
-    if rate is None:
+    """A metered run at the candidate's goodput, of the requests that it was found with: its percentiles are those that were judged."""
+    standing = racer.found[index]
+    found = standing.crossing
+    if found is None or found.rate_per_s is None:
         raise UserError(f"{racer.entrants[index].name}: it has no goodput to look at")
-    plan = simulated.plans[index]
-    requests = max(DETAIL_REQUESTS, min(20_000, math.ceil(8 * found.in_system))) if found is not None else 0
+    plan, rate, requests = simulated.plans[index], found.rate_per_s, min(found.requests, MOST_DETAIL)
     demand = simulated.offered(index, rate, requests)
     serving = metered(build(plan, tokens=False))
     every = max(1, round(requests / demand.turns / rate * 1e9 / POINTS))
     run, ended = (
-        Simulation(serving, demand, simulated.seed_of(1), tokens=False, sample_every_ns=every),
+        Simulation(serving, demand, simulated.seed_of(standing.stage), tokens=False, sample_every_ns=every),
         Ended(tokens=False),
     )
     run.fill(ended)
