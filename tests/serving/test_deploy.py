@@ -132,7 +132,9 @@ def test_a_metered_deployment_runs_as_a_silent_one_and_spends_as_one_that_tells_
     assert silent == counted == told and nothing == {}
     for pool, shares in reference.items():
         assert sum(own[pool]["steps_bound_by"].values()) == sum(shares["steps_bound_by"].values())
-        assert own[pool]["time_share"] == pytest.approx(shares["time_share"], rel=1e-3)  # a stretch counts by its middle
+        assert own[pool]["time_share"] == pytest.approx(
+            shares["time_share"], rel=1e-3
+        )  # a stretch counts by its middle
 
 
 def test_every_step_so_many_times_as_long_is_every_answer_so_much_later() -> None:

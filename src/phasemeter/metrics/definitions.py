@@ -10,6 +10,8 @@ equal. Times in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -52,13 +54,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _of(name: str) -> Callable[[RequestRow], int | None]:
-    field = f"{name}_ns"
-
-    def read(row: RequestRow) -> int | None:
-        value: int | None = getattr(row, field)
-        return value
-
-    return read
+    return attrgetter(f"{name}_ns")
 
 
 def connected_after_due(row: RequestRow) -> bool:
@@ -240,27 +236,69 @@ GAP_FUNCTIONS: Mapping[str, Callable[[RequestRow], gaps.Gaps]] = {
 
 def compute(definition: Definition, row: RequestRow) -> float:
     """The value of `definition` for one request, in seconds. Raises Undefined with the first reason that applies."""
-    for reason in definition.excluded:
-        if EXCLUSIONS[reason](row):
-            raise Undefined(reason)
+    value = teller(definition)(row)
+    if isinstance(value, str):
+        raise Undefined(value)
+    return value
+
+
+@cache
+def teller(definition: Definition) -> Callable[[RequestRow], float | str]:
+    """What computes a definition: the value in seconds, or the first reason that there is none. What it names is looked up once."""
+    excluded = tuple((reason, EXCLUSIONS[reason]) for reason in definition.excluded)
+    value = _value_of(definition)
+
+    def tell(row: RequestRow) -> float | str:
+        for reason, holds in excluded:
+            if holds(row):
+                return reason
+        return value(row)
+
+    return tell if excluded else value
+
+
+def _value_of(definition: Definition) -> Callable[[RequestRow], float | str]:
+    """The same where nothing excludes the request."""
     if definition.special is not None:
-        return SPECIAL[definition.special](row)
+        return _told(SPECIAL[definition.special])
     if definition.start is None or definition.end is None:
-        raise Undefined("no_boundaries")
-    end = BOUNDARIES[definition.end](row)
-    if end is None:
-        raise Undefined(MISSING.get(definition.end, f"no_{definition.end}"))
-    start = BOUNDARIES[definition.start](row)
-    if start is None:
-        raise Undefined(MISSING.get(definition.start, f"no_{definition.start}"))
-    if definition.divisor is None:
-        return (end - start) / 1e9
-    divisor = DIVISORS[definition.divisor](row)
-    if divisor is None:
-        raise Undefined("unknown_tokens")
-    if divisor <= 0:
-        raise Undefined("fewer_than_2_tokens")
-    return (end - start) / 1e9 / divisor
+        return lambda _: "no_boundaries"
+    start_of, end_of = BOUNDARIES[definition.start], BOUNDARIES[definition.end]
+    no_start, no_end = (MISSING.get(name, f"no_{name}") for name in (definition.start, definition.end))
+
+    def seconds(row: RequestRow) -> float | str:
+        end = end_of(row)
+        if end is None:
+            return no_end
+        start = start_of(row)
+        return no_start if start is None else (end - start) / 1e9
+
+    return seconds if definition.divisor is None else _shared(seconds, DIVISORS[definition.divisor])
+
+
+def _shared(
+    seconds: Callable[[RequestRow], float | str], divisor_of: Callable[[RequestRow], float | None]
+) -> Callable[[RequestRow], float | str]:
+    def each(row: RequestRow) -> float | str:
+        whole = seconds(row)
+        if isinstance(whole, str):
+            return whole
+        divisor = divisor_of(row)
+        if divisor is None:
+            return "unknown_tokens"
+        return whole / divisor if divisor > 0 else "fewer_than_2_tokens"
+
+    return each
+
+
+def _told(read: Callable[[RequestRow], float]) -> Callable[[RequestRow], float | str]:
+    def tell(row: RequestRow) -> float | str:
+        try:
+            return read(row)
+        except Undefined as absent:
+            return absent.reason
+
+    return tell
 
 
 def _difference(name: str, start: str, end: str, words: str, *excluded: str) -> Definition:
@@ -313,6 +351,7 @@ def _reader(definition: Definition) -> Callable[[RequestRow], float]:
 PER_REQUEST: Mapping[str, Callable[[RequestRow], float]] = {
     row.name: _reader(row) for row in _ROWS if row.kind == "request"
 }
+VALUE_OR_REASON: Mapping[str, Callable[[RequestRow], float | str]] = {name: teller(HOUSE[name]) for name in PER_REQUEST}
 GAPS: Mapping[str, Callable[[RequestRow], Sequence[float] | gaps.Gaps]] = {
     row.name: GAP_FUNCTIONS[row.special or ""] for row in _ROWS if row.kind == "gap"
 }
@@ -320,7 +359,5 @@ GAPS: Mapping[str, Callable[[RequestRow], Sequence[float] | gaps.Gaps]] = {
 
 def value_or_reason(name: str, row: RequestRow) -> tuple[float | None, str | None]:
     """(seconds, None), or (None, the reason it is undefined)."""
-    try:
-        return PER_REQUEST[name](row), None
-    except Undefined as absent:
-        return None, absent.reason
+    value = VALUE_OR_REASON[name](row)
+    return (None, value) if isinstance(value, str) else (value, None)

