@@ -126,7 +126,7 @@ def _choice_times(exchange: Exchange, choice: Choice, position: int, counts: Tok
         leading = runs[1][0] if len(runs) > 1 else len(choice.reads)
     return ChoiceTimes(
         index=choice.index,
-        times_ns=tuple(exchange.times_of(choice)),
+        times_ns=exchange.times_of(choice),
         reads=tuple(choice.reads),
         tokens=counts.per_event[position],
         reasoning_events=leading,

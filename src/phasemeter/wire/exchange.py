@@ -128,10 +128,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     def finish_reason(self) -> str | None:
         return self.choices[0].finish_reason if self.choices else None
 
-    def times_of(self, choice: Choice) -> list[int]:
+    def times_of(self, choice: Choice) -> tuple[int, ...]:
         """The instants of a choice's output events."""
-        times = self.times_ns
-        return [times[read] for read in choice.reads]
+        return tuple(map(self.times_ns.__getitem__, choice.reads))
 
 
 def exchange_of(planned: PlannedRequest, capture: Capture, times_ns: Sequence[int]) -> Exchange:
@@ -184,7 +183,7 @@ def _exchange(asked: Asked, received: Received, stream: StreamReader) -> Exchang
         failure_text=verdict.text and mended(verdict.text),
         warnings=frozenset(stream_warnings(stream, verdict, received.close)),
         status=http.status,
-        headers=tuple(http.headers),
+        headers=http.headers,
         times_ns=times,
         choices=choices,
         headers_ns=at(stream.headers_read) if received.status is None else received.headers_ns,

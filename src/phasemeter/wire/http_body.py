@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 HEAD_LIMIT = 256 * 1024
 DECODED_LIMIT = 64 * 1024 * 1024  # what one read may grow to when decompressed
@@ -28,7 +29,7 @@ class HttpReader:
     def __init__(self) -> None:
         self.status: int | None = None
         self.reason = ""
-        self.headers: list[tuple[str, str]] = []
+        self.headers: tuple[tuple[str, str], ...] = ()
         self.error: str | None = None
         self.coding: str | None = None
         self.coding_broken = False
@@ -46,7 +47,7 @@ class HttpReader:
         reader = cls()
         reader._cut = cut
         reader.status = status
-        reader.headers = [(name.lower(), value) for name, value in headers]
+        reader.headers = tuple((name.lower(), value) for name, value in headers)
         reader._state = UNTIL_CLOSE
         reader._set_coding()
         return reader
@@ -125,17 +126,13 @@ class HttpReader:
                 return held
 
     def _parse_head(self, head: bytes) -> bool:
-        first, *rest = head.decode("latin-1").replace("\r\n", "\n").split("\n")
+        first, headers = _lines_of(head)
         parts = first.split(" ", 2)
         if len(parts) < 2 or not parts[1].isdecimal() or not parts[1].isascii() or len(parts[1]) != 3:
             self._fail(f"no HTTP status line: {first[:60]!r}")
             return False
         self.status, self.reason = int(parts[1]), parts[2].strip() if len(parts) > 2 else ""
-        self.headers = [
-            (name.strip().lower(), value.strip())
-            for name, colon, value in (line.partition(":") for line in rest)
-            if colon
-        ]
+        self.headers = headers
         length = self.header("content-length")
         if self.status in (204, 304):
             self._state = DONE
@@ -233,6 +230,14 @@ class HttpReader:
             self.coding_broken = True
             return self._fail(f"one read of the {self.coding} body grows beyond {DECODED_LIMIT} bytes")
         return decoded
+
+
+@lru_cache(maxsize=64)
+def _lines_of(head: bytes) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The first line of a head, and its headers, names in lower case. The answers of one second mostly have the same."""
+    first, *rest = head.decode("latin-1").replace("\r\n", "\n").split("\n")
+    parts = (line.partition(":") for line in rest)
+    return first, tuple((name.strip().lower(), value.strip()) for name, colon, value in parts if colon)
 
 
 class _Inflater:
