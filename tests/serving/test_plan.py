@@ -46,7 +46,7 @@ MISTAKES = {
     "a step of no time": ("RTX4090", "RTX4090\n  step_time: {linear: {prefill_s: [0, 0, 0], decode_s: [1, 0, 0]}}", "linear.prefill_s"),
     "a step of negative time": ("RTX4090", "RTX4090\n  step_time: {linear: {prefill_s: [1, 0, -1], decode_s: [1, 0, 0]}}", "prefill_s"),
     "a pool's tokens": ("RTX4090", "RTX4090\n  split: {decode: {kv_tokens: -1}}", "`deployment.split.decode.kv_tokens`: -1"),
-    "no YAML": ("workload:", "workload: [", "line 4: no YAML"),
+    "no YAML": ("workload:", "workload: [", "no readable YAML"),
 }  # fmt: skip
 
 

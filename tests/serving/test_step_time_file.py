@@ -45,7 +45,7 @@ def test_a_pool_of_a_split_has_a_file_of_its_own() -> None:
     ("text", "says"),
     [
         ("linear: {prefill_s: [1, 2], decode_s: [0, 0, 0]}", "model.yaml: .*linear.prefill_s"),
-        ("[1", "model.yaml: no YAML"),
+        ("[1", "model.yaml: line 1, column 3: no readable YAML"),
         ("kind: other", "model.yaml: .*kind"),
         (MODEL.replace("phasemeter: 1", "phasemeter: 2"), "model.yaml: .*phasemeter.*2"),
         (MODEL.replace("0.02", "-0.02"), "plan.yaml: .*step_time.linear.prefill_s"),

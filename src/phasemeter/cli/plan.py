@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.contract import read_contract
 from phasemeter.cli.numbers import WHOLE
-from phasemeter.errors import FileError, UserError
+from phasemeter.errors import UserError
 
 
 def plan(
@@ -51,7 +51,8 @@ def plan(
         return 0
     if file is None:
         raise UserError("plan needs a plan: phasemeter plan plan.yaml (docs/capacity.md has one to begin with)")
-    choice = read_choice(file)
+    parse = lazy.load("phasemeter.serving.plan_candidates").parse_choice
+    choice = lazy.load("phasemeter.cli.simulate").read_plan(file, parse)
     named = contract or (str(lazy.load("pathlib").Path(file).parent / choice.contract) if choice.contract else None)
     promised = read_contract(lazy.load("pathlib").Path(named)) if named is not None else None
     report = lazy.load("phasemeter.report.choose")
@@ -72,16 +73,3 @@ def plan(
         plain = lazy.load("phasemeter.report.plain").plain
         print("\n".join(plain(line) for line in report.words(answer, max(60, width))))
     return int(report.exit_code(answer))
-
-
-def read_choice(path: str) -> Any:
-    """The plan and its candidates in a file. Raises FileError where it can't be read, UserError where it is no plan."""
-    file = lazy.load("pathlib").Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise FileError(f"{path}: {reason}: give the path of a plan in YAML") from error
-    lines_of = lazy.load("phasemeter.runs.trace_files").lines_of
-    parse = lazy.load("phasemeter.serving.plan_candidates").parse_choice
-    return parse(text, path, lambda named: lines_of(file.parent / named))

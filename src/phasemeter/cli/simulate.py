@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -86,8 +87,9 @@ def search(plan: Any, contract: Any, *, json: bool) -> int:
     return int(report.exit_code(answer))
 
 
-def read_plan(path: str) -> Any:
-    """The plan in a file. Raises FileError where it can't be read, UserError where it is no plan."""
+def read_plan(path: str, parse: Callable[..., Any] | None = None) -> Any:
+    """The plan in a file, as `parse` takes it; None: one deployment. Raises FileError where it can't be read, UserError where it is
+    no plan."""
     file = lazy.load("pathlib").Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -95,7 +97,8 @@ def read_plan(path: str) -> Any:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise FileError(f"{path}: {reason}: give the path of a plan in YAML") from error
     lines_of = lazy.load("phasemeter.runs.trace_files").lines_of
-    return lazy.load("phasemeter.serving.plan").parse_plan(text, path, lambda named: lines_of(file.parent / named))
+    parse = parse or lazy.load("phasemeter.serving.plan").parse_plan
+    return parse(text, path, lambda named: lines_of(file.parent / named))
 
 
 def _goodput_document(found: dict[str, Any]) -> dict[str, Any]:

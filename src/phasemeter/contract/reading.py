@@ -11,11 +11,9 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
-import yaml
-
 from phasemeter import units
 from phasemeter.errors import FileError, UserError
-from phasemeter.workload.plain_yaml import PlainLoader
+from phasemeter.workload.plain_yaml import read_yaml
 from phasemeter.workload.think_time import think_time_of_contract
 
 T = TypeVar("T")
@@ -130,21 +128,7 @@ def load(text: str, file: str) -> Place:
     """The root of a YAML text. Raises FileError with the line for what is no YAML."""
     if len(text) > LARGEST:
         raise FileError(f"{file}: {len(text)} characters: a contract is a page long: is this another file?")
-    try:
-        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
-    except yaml.MarkedYAMLError as mistake:
-        mark = mistake.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise FileError(f"{file}: {where}no readable YAML: {_short(_plain(str(mistake.problem)))}") from mistake
-    except yaml.YAMLError as mistake:
-        raise FileError(f"{file}: no readable YAML: {' '.join(str(mistake).split())}") from mistake
-    except RecursionError as mistake:
-        raise FileError(
-            f"{file}: no readable YAML: brackets in brackets, hundreds deep: a contract has five"
-        ) from mistake
-    except ValueError as mistake:  # a number of thousands of digits, a day that no month has
-        raise FileError(f"{file}: no readable YAML: {_short(_plain(str(mistake)))}") from mistake
-    return Place(file, "", value)
+    return Place(file, "", read_yaml(text, file))
 
 
 # distributions: kind -> its parameters (name: whether needed). A bare number is `fixed`.

@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import msgspec
-import yaml
 
 from phasemeter.errors import UserError
 from phasemeter.serving.analytic import (
@@ -38,7 +37,7 @@ from phasemeter.serving.step_time_file import parse_step_time
 from phasemeter.serving.tables import LayerTables, read_tables
 from phasemeter.units import duration_s, rate_per_s, share, size_bytes
 from phasemeter.workload.lengths import Lengths
-from phasemeter.workload.plain_yaml import PlainLoader
+from phasemeter.workload.plain_yaml import read_yaml
 from phasemeter.workload.plan import TraceRow
 from phasemeter.workload.trace_words import words_of
 
@@ -152,14 +151,9 @@ _OTHER = re.compile(r"(.*) - at `\$\.?(.*?)`$", re.DOTALL)
 def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
     """The plan in YAML or JSON text; `name` is what an error calls the file, `read` gives the lines of a file that it names.
 
-    Raises UserError: one line with the file's name and the path in it.
+    Raises UserError, or FileError: one line with the file's name and the path in it.
     """
-    try:
-        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark is not None else ""
-        raise UserError(f"{name}{where}: no YAML: {getattr(error, 'problem', error)}") from error
+    value = read_yaml(text, name)
     if not isinstance(value, dict):
         raise UserError(f"{name}: a plan has the keys `workload` and `deployment`")
     try:

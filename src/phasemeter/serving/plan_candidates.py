@@ -15,7 +15,6 @@ from itertools import product
 from typing import Any
 
 import msgspec
-import yaml
 
 from phasemeter.errors import UserError
 from phasemeter.serving.deploy import POLICIES, build
@@ -27,7 +26,7 @@ from phasemeter.serving.plan_checks import check_numbers, check_options
 from phasemeter.serving.plan_workload import Read, WorkloadSpec
 from phasemeter.serving.routers import ROUTERS
 from phasemeter.units import rate_per_s, share
-from phasemeter.workload.plain_yaml import PlainLoader
+from phasemeter.workload.plain_yaml import read_yaml
 
 MOST = 400
 POOLS = ("split.prefill", "split.decode")
@@ -97,14 +96,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 def parse_choice(text: str, name: str, read: Read | None = None) -> Choice:
     """The plan and its candidates; `name` is what an error calls the file, `read` gives the lines of a file that it names.
 
-    Raises UserError: one line with the file's name and the path in it.
+    Raises UserError, or FileError: one line with the file's name and the path in it.
     """
-    try:
-        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark is not None else ""
-        raise UserError(f"{name}{where}: no YAML: {getattr(error, 'problem', error)}") from error
+    value = read_yaml(text, name)
     if not isinstance(value, dict):
         raise UserError(f"{name}: a plan has the keys `workload`, `deployment` and `vary`")
     try:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import yaml
 
 from phasemeter.errors import FileError
 from phasemeter.serving.step_time import LinearCoefficients
-from phasemeter.workload.plain_yaml import PlainLoader
+from phasemeter.workload.plain_yaml import read_yaml
 
 
 class StepTimeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,11 +27,9 @@ class StepTimeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def parse_step_time(text: str, name: str) -> StepTimeFile:
     """The file in `text`; `name` is what an error calls it. Raises FileError: one line with the path of what is wrong."""
+    value = read_yaml(text, name)
     try:
-        value = yaml.load(text, Loader=PlainLoader)  # a SafeLoader: builds plain values only
         file = msgspec.convert(value, StepTimeFile)
-    except yaml.YAMLError as error:
-        raise FileError(f"{name}: no YAML: {getattr(error, 'problem', error)}") from error
     except msgspec.ValidationError as error:
         raise FileError(
             f"{name}: {error}: a step time has the key `linear`, as `phasemeter calibrate -o` writes"
