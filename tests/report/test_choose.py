@@ -29,7 +29,7 @@ def answer(*rows: dict[str, Any], currency: str | None = None, **more: Any) -> d
     choice = None if best is None else {"name": best, "tied": [], "robust": None, "other_choice_with": []}
     return {
         "partial": False, "model": "m", "attainment_target": 0.9, "objectives_s": {"ttft": 0.4}, "currency": currency,
-        "choice": choice, "candidates": list(rows), "impossible": [], "target": None, "scenarios": [],
+        "choice": choice, "candidates": list(rows), "impossible": [], "target": None, "scenarios": [], "warnings": [],
     } | more  # fmt: skip
 
 
@@ -84,3 +84,9 @@ def test_the_reason_of_each_that_is_not_ranked_is_said_once() -> None:
 )
 def test_the_exit_code_says_how_it_ended(found: dict[str, Any], code: int) -> None:
     assert exit_code(found) == code
+
+
+def test_a_warning_ends_the_answer() -> None:
+    assert words(answer(row("tp1", 1), warnings=["one step time for two machines"]), 100)[-1] == (
+        "warning: one step time for two machines"
+    )

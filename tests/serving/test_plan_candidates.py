@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phasemeter.errors import UserError
 from phasemeter.serving.plan import demand_of, parse_plan
 from phasemeter.serving.plan_candidates import Choice, keys, parse_choice, schema
-from phasemeter.serving.plan_changes import accelerators_of, copies, hardware_of, slowed
+from phasemeter.serving.plan_changes import accelerators_of, copies, hardware_of, slowed, unseen_changes
 
 COMMON = """
 workload: {input_tokens: 512, output_tokens: 64}
@@ -137,3 +137,16 @@ def test_the_schema_knows_each_key_that_may_vary_and_is_strict_json() -> None:
     vary = found["$defs"]["ChoiceFile"]["properties"]["vary"]["anyOf"][0]
     assert set(vary["properties"]) == keys()
     assert "workload" in found["$defs"]["ChoiceFile"]["required"]
+
+
+def test_a_line_fitted_to_one_engine_says_what_it_cannot_follow() -> None:
+    line = "{linear: {prefill_s: [0.009, 6.0e-5, 0], decode_s: [0.008, 2.0e-7, 1.0e-4]}}"
+    fitted = f"{{model: llama-3.1-8b, hardware: H100, step_time: {line}}}"
+    more = "vary: {tensor_parallel: [1, 2], policy: [vllm_v1, sarathi]}"
+
+    def unseen(more: str, deployment: str) -> list[str]:
+        return unseen_changes(one.plan for one in parsed(more, deployment).candidates if one.plan is not None)
+
+    assert unseen(more, fitted) == ["tensor_parallel"]
+    assert unseen("vary: {policy: [vllm_v1, sarathi]}", fitted) == []
+    assert unseen(more, "{model: llama-3.1-8b, hardware: H100}") == []

@@ -44,6 +44,7 @@ def words(answer: dict[str, Any], width: int) -> list[str]:
     lines += _choice(answer) if answer["choice"] is not None else [_none(answer)]
     lines += _target(answer)
     lines += _scenarios(answer)
+    lines += [f"warning: {text}" for text in answer["warnings"]]
     if answer["partial"]:
         lines.append("interrupted: what is above was found until then, and is not the whole search")
     return [line for text in lines for line in _wrapped(text, width)]

@@ -12,7 +12,8 @@ from phasemeter.metrics.document import strict
 from phasemeter.runs.choose import Chosen
 from phasemeter.runs.choose_after import Detail, Scenario
 from phasemeter.runs.choose_cluster import Sized, cheapest
-from phasemeter.serving.plan_changes import accelerators_of, hardware_of, model_of
+from phasemeter.serving.plan_candidates import Choice
+from phasemeter.serving.plan_changes import accelerators_of, hardware_of, model_of, unseen_changes
 from phasemeter.studies.paired import Crossing
 
 HOUR_S = 3600
@@ -49,10 +50,21 @@ def document(chosen: Chosen) -> dict[str, Any]:
         "pareto": [row["name"] for row in rows if row["pareto"]],
         "target": _target(chosen),
         "scenarios": [_scenario(chosen, one) for one in chosen.scenarios],
+        "warnings": _warnings(choice),
         "search": {"looks": racer.looks, "requests": racer.requests, "interrupted": chosen.interrupted},
     }
     answer: dict[str, Any] = strict(found)
     return answer
+
+
+def _warnings(choice: Choice) -> list[str]:
+    unseen = unseen_changes(one.plan for one in choice.candidates if one.plan is not None)
+    if not unseen:
+        return []
+    return [
+        f"one fitted step time stands for candidates that differ in {', '.join(unseen)}, which it can't follow: give each its own,"
+        " or leave it to the formula"
+    ]
 
 
 def _refusing(chosen: Chosen) -> list[Any]:

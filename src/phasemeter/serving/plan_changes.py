@@ -5,11 +5,14 @@ Lives here: names, counts, copies. Must not live here: the plan's keys (plan.py)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
 from phasemeter.serving.plan import Plan, pools_of
+from phasemeter.serving.step_time import LinearCoefficients
 
 
 def hardware_of(plan: Plan) -> str:
@@ -56,3 +59,20 @@ def slowed(plan: Plan, times: float) -> Plan:
         }  # fmt: skip
         split = msgspec.structs.replace(split, **pools)
     return msgspec.structs.replace(plan, deployment=msgspec.structs.replace(spec, step_time=step, split=split))
+
+
+# what a line fitted to one engine can't follow; layer tables know the parallelism they were profiled with, and their own precision
+MACHINE = ("model", "hardware", "tensor_parallel", "pipeline_parallel", "weight_bytes", "kv_bytes")
+
+
+def unseen_changes(plans: Iterable[Plan]) -> list[str]:
+    """The keys in which plans of one fitted step time (`step_time: {linear}` or `{file}`) differ, although it holds for one engine."""
+    by_lines: dict[LinearCoefficients, list[Plan]] = {}
+    for plan in plans:
+        if (lines := plan.deployment.step_time.linear) is not None:
+            by_lines.setdefault(lines, []).append(plan)
+    return [
+        key
+        for key in MACHINE
+        if any(len({getattr(plan.deployment, key) for plan in alike}) > 1 for alike in by_lines.values())
+    ]
