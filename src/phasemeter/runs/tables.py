@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Told = dict[str, tuple[int, str]] | None  # a server's instants by boundary: (ns, clock domain)
 Extra = dict[str, float | None] | None  # further columns
 
-_UNTOLD = array("q", [-1])  # tokens of an event, inside these columns only
+_UNTOLD = -1  # tokens of an event, inside these columns only
 _LISTS = ("silent_times_ns", "bare_times_ns")
 _NESTED = {"choices", "warnings", *_LISTS}
 
@@ -110,9 +110,9 @@ class TableWriter:
         heads = []
         for choice in row.choices:
             count = len(choice.times_ns)
-            self._events["t_ns"].extend(array("q", choice.times_ns))
-            self._events["read"].extend(array("q", choice.reads))
-            self._events["tokens"].extend(_UNTOLD * count if choice.tokens is None else array("q", choice.tokens))
+            told = np.full(count, _UNTOLD) if choice.tokens is None else choice.tokens
+            for column, values in zip(self._events.values(), (choice.times_ns, choice.reads, told), strict=True):
+                column.frombytes(np.array(values, dtype=np.int64).tobytes())  # twice as quick as `extend`
             common = (number, choice.index, count, choice.reasoning_events)
             for column, value in zip(self._choices.values(), common, strict=True):
                 column.append(value)
