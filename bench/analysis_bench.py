@@ -2,7 +2,8 @@
 
 Writes runs as the sender's workers would (their own writers, no server): so many streams at a time, one event a read, chunked
 HTTP. Then `derive` and `analyse` against `json.loads`, in turns on this process's CPU clock; the median of the rounds' ratios
-counts. The limit is 1.0 for `analyse`, from capture to metrics; `derive` writes the tables besides. A second table shows which stage takes what share; a third how far memory grows from a run
+counts. The limit is 1.0 for `analyse`, from capture to metrics; `derive` writes the tables besides.
+A second table shows which stage takes what share; a third how far memory grows from a run
 to one ten times as large, of long answers and of short ones (a process each).
 """
 
@@ -136,8 +137,9 @@ def ratios(path: Path, requests: int, tokens: int, shape: str, rounds: int) -> N
     each = statistics.median(alone) / (requests * len(documents)) * 1e6
     for name, values in found.items():
         middle = statistics.median(values)
+        limit = " (limit 1.0)" if name == "analyse" else ""
         print(
-            f"{name:8} {shape:28} {middle:.2f}x json.loads{' (limit 1.0)' if name == 'analyse' else ''}  [{middle * each:.2f} µs against {each:.2f} µs an event]"
+            f"{name:8} {shape:28} {middle:.2f}x json.loads{limit}  [{middle * each:.2f} µs against {each:.2f} µs an event]"
         )
 
 
