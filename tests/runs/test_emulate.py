@@ -111,13 +111,17 @@ def test_a_stream_that_a_fault_ends_frees_its_blocks(fault: dict[str, object]) -
     assert server.engine.load() == (0, 0, 0.0) and not server.streams and not server.leaving
 
 
-def test_choices_are_samples_where_the_policy_has_them_and_refused_where_not() -> None:
-    with_samples = PLAN.replace("hardware: H100", "hardware: H100\n  policy: vllm_v0")
+@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v1", "sglang"])
+def test_choices_are_samples_of_the_engine(policy: str) -> None:
+    with_samples = PLAN.replace("hardware: H100", f"hardware: H100\n  policy: {policy}")
     (answer,), server = served(with_samples, {"n": 3})
     document = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert [one["index"] for one in document["choices"]] == [0, 1, 2]
     assert document["usage"]["completion_tokens"] == 24 and server.metrics.success["stop"] == 3
-    (refused,), _ = served(PLAN.replace("hardware: H100", "hardware: H100\n  policy: vllm_v1"), {"n": 3})
+
+
+def test_choices_are_refused_where_the_policy_has_one_sample_a_request() -> None:
+    (refused,), _ = served(PLAN.replace("hardware: H100", "hardware: H100\n  policy: sarathi"), {"n": 3})
     assert refused.startswith(b"HTTP/1.1 400") and b"one sample a request" in refused
 
 
