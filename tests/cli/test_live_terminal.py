@@ -46,7 +46,7 @@ def typed(words: list[str], columns: int, **environment: str) -> str:
 def bench(url: str, folder: Path) -> list[str]:
     (folder / "c.yaml").write_text(CONTRACT)
     return [
-        "bench", url, "--rate", "20/s", "--requests", "40", "--warmup", "1", "--output-tokens", "4", "--contract",
+        "bench", url, "--rate", "20/s", "--requests", "60", "--warmup", "1", "--output-tokens", "4", "--contract",
         str(folder / "c.yaml"), "-o", str(folder / "run"),
     ]  # fmt: skip
 
@@ -63,7 +63,7 @@ def test_a_terminal_shows_the_run_while_it_goes_on(tmp_path: Path, columns: int)
         plain = re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", shown).replace("\r", "")
         assert len(plain) < columns or plain.startswith("note: ")
     assert report.startswith(("\x1b[0m\x1b[J\r\x1b[J", "\x1b[J\r\x1b[J", "\x1b[0m\x1b[J"))  # the block is taken away
-    assert "in flight" not in report and "scheduled = 40 ok" in report
+    assert "in flight" not in report and "scheduled = 60 ok" in report
 
 
 def test_a_dumb_terminal_and_ci_get_no_line_that_rewrites_itself(tmp_path: Path) -> None:

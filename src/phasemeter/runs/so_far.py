@@ -28,6 +28,7 @@ from phasemeter.records.request_row import RequestRow
 SHARE = 0.015  # of one core
 LOOK_S = 0.006  # at a time
 EVERY_S = 0.4
+LEAST = 4  # requests a look, however slow the machine: the first look after a while finds nothing in its caches
 WAITING_MOST = 200
 KEPT_MOST = 20_000
 RECENT = 200
@@ -135,8 +136,10 @@ class SoFar:
         if time.monotonic() < self._next_s:
             return
         self._waiting.extend(self._tail.look(began + LOOK_S))
-        while self._waiting and time.thread_time() < began + LOOK_S:
+        taken = 0
+        while self._waiting and (taken < LEAST or time.thread_time() < began + LOOK_S):
             self._take(self._waiting.popleft())
+            taken += 1
         if len(self._waiting) > WAITING_MOST or len(self._counts) > KEPT_MOST:
             self._thin()
         self._next_s = time.monotonic() + max(EVERY_S, (time.thread_time() - began) / SHARE)
