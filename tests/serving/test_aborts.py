@@ -19,6 +19,7 @@ from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime
 from tests.serving.reference import lived
 from tests.serving.test_engine import NEVER, case, finished
+from tests.serving.workloads import moved
 
 
 def leaving(random: Random, asked: list[Request], span: int) -> list[tuple[int, str]]:
@@ -28,18 +29,7 @@ def leaving(random: Random, asked: list[Request], span: int) -> list[tuple[int, 
 
 
 def live(engine: Engine, asked: list[Request], aborts: list[tuple[int, str]]) -> list[Event]:
-    """Submits and calls off in order of time; who comes at an instant comes before who leaves at it."""
-    events: list[Event] = []
-    inputs = [(r.arrival_ns, 0, r) for r in asked]
-    moves = sorted([(at, kind, number) for number, (at, kind, _) in enumerate(inputs)])
-    steps = [(at, 0, asked[number]) for at, _, number in moves] + [(at, 1, name) for at, name in aborts]
-    for at, _, what in sorted(steps, key=lambda step: step[:2]):
-        events += engine.advance(at - 1)
-        if isinstance(what, Request):
-            engine.submit(at, what)
-        else:
-            engine.abort(at, what)
-    return events + engine.advance(NEVER)
+    return moved(engine, asked, aborts) + engine.advance(NEVER)
 
 
 @pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v1", "sarathi", "orca"])

@@ -22,7 +22,7 @@ from phasemeter.serving.state import Kv, Limits, State
 from phasemeter.serving.step_shape import LinearStepTime, StepTime, ns_of_ticks
 from tests.serving.oracle import Oracle
 from tests.serving.test_oracle import sharing
-from tests.serving.workloads import requests, step_time
+from tests.serving.workloads import moved, requests, step_time
 
 SIZE = 4
 MODEL = LinearStepTime(fixed=10 << 10, per_new_token=1 << 10)  # 10 ns a step and 1 ns a prompt token
@@ -35,14 +35,7 @@ def fanned(policy: str, kv: Kv, model: StepTime, limits: Limits) -> Fanned:
 
 
 def live(engine: Fanned, asked: list[Request], aborts: tuple[tuple[int, str], ...] = ()) -> list[Event]:
-    events: list[Event] = []
-    moves = [(r.arrival_ns, 0, r) for r in asked] + [(at, 1, name) for at, name in aborts]
-    for at, _, what in sorted(moves, key=lambda move: move[:2]):
-        events += engine.advance(at - 1)
-        if isinstance(what, Request):
-            engine.submit(at, what)
-        else:
-            engine.abort(at, what)
+    events = moved(engine, asked, aborts)
     while (due := engine.due_ns()) is not None:
         events += engine.advance(due)
     assert engine.state.kv.free == engine.state.kv.total and not engine.families.by_id and not engine.families.of

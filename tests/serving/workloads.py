@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
+from typing import Protocol
 
+from phasemeter.serving.events import Event
 from phasemeter.serving.kv_cache import PagedKv
 from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.sequence import Request
@@ -38,3 +41,25 @@ def requests(random: Random, many: int, longest: int) -> list[Request]:
 def paged(policy: str, blocks: int, block_size: int, *, prefix_caching: bool = True) -> PagedKv:
     """Blocks with names, as `policy` keeps them."""
     return (RadixKv if policy == "sglang" else PagedKv)(blocks, block_size, prefix_caching=prefix_caching)
+
+
+class Driven(Protocol):
+    """What a request can be given to, and called off from."""
+
+    def submit(self, now_ns: int, request: Request) -> None: ...
+    def abort(self, now_ns: int, request_id: str) -> None: ...
+    def advance(self, now_ns: int) -> list[Event]: ...
+
+
+def moved(engine: Driven, asked: Iterable[Request], aborts: Iterable[tuple[int, str]]) -> list[Event]:
+    """What happens until the last request came or was called off (at an instant, by name); who comes at an instant comes before who
+    leaves at it."""
+    events: list[Event] = []
+    moves = [(r.arrival_ns, 0, r) for r in asked] + [(at, 1, name) for at, name in aborts]
+    for at, _, what in sorted(moves, key=lambda move: move[:2]):
+        events += engine.advance(at - 1)
+        if isinstance(what, Request):
+            engine.submit(at, what)
+        else:
+            engine.abort(at, what)
+    return events
