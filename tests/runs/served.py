@@ -21,6 +21,7 @@ WORDS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 404: 
          429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 HANGS = 0  # a page's status: it is never answered
+QUIET_TURNS = 3  # of the loop, without a new connection: then the last one is closed
 
 
 @dataclass
@@ -357,30 +358,39 @@ def served(
     """A server on a free port for the time of the block."""
     server = Served(behaviour or Behaviour())
     ready, loop = threading.Event(), asyncio.new_event_loop()
-    tasks: set[asyncio.Task[None]] = set()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server.connections += 1
-        task = asyncio.current_task()
-        if task is not None:
-            tasks.add(task)
+    lines: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Line(server, reader, writer).serve()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left, or the test is over
         finally:
-            if not loop.is_closed():  # one that was accepted as the test ended
-                writer.close()
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.connections += 1
+        lines[loop.create_task(serve(reader, writer))] = writer
 
     async def listen() -> asyncio.Server:
         return await asyncio.start_server(accept, host, 0, backlog=1024, ssl=tls, limit=1 << 24)
 
     async def end(listener: asyncio.Server) -> None:
+        """Closes every connection, also those that were being accepted as the test ended."""
         listener.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            accepting = asyncio.all_tasks() - lines.keys() - {asyncio.current_task()}
+            ended = dict(lines)
+            for task in ended:
+                task.cancel()
+            await asyncio.gather(*accepting, *ended, return_exceptions=True)
+            for task, writer in ended.items():
+                writer.close()  # a task that is called off before its first step closes nothing
+                del lines[task]
+            await asyncio.sleep(0)  # a closed transport lets its socket go at the next turn
+            quiet = 0 if accepting or ended else quiet + 1
 
     def live() -> None:
         asyncio.set_event_loop(loop)
