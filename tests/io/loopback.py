@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Speak = Callable[["Line"], None]
+PATIENCE_S = 60.0  # an end for what never should take so long, however busy the machine is
 
 
 class Line:
@@ -33,7 +34,10 @@ class Line:
         head, _, body = data.partition(b"\r\n\r\n")
         found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
         while found and len(body) < int(found[1]):
-            body += self._read()
+            part = self._read()
+            if not part:
+                return None
+            body += part
         self.requests.append(head + b"\r\n\r\n" + body)
         return self.requests[-1]
 
@@ -42,6 +46,20 @@ class Line:
             return self.sock.recv(1 << 16)
         except OSError:
             return b""
+
+    def head(self) -> None:
+        """Read no further than the next request's head."""
+        data = b""
+        while b"\r\n\r\n" not in data:
+            part = self.sock.recv(1024)
+            if not part:
+                raise ConnectionError("the client left within its request's head")
+            data += part
+
+    def until_left(self) -> None:
+        """Say nothing more, until the client has had enough."""
+        while self._read():
+            continue
 
     def say(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -92,7 +110,8 @@ def loopback(speak: Speak = answers, host: str = "127.0.0.1", tls: ssl.SSLContex
     def serve(line: Line) -> None:
         try:
             if tls is not None:
-                line.sock = tls.wrap_socket(line.sock, server_side=True)
+                line.sock = secured = tls.wrap_socket(line.sock, server_side=True, do_handshake_on_connect=False)
+                secured.do_handshake()
             speak(line)
         except OSError:
             pass  # the client left, as many tests want it to
@@ -105,7 +124,7 @@ def loopback(speak: Speak = answers, host: str = "127.0.0.1", tls: ssl.SSLContex
                 sock, _ = listener.accept()
             except OSError:
                 continue
-            sock.settimeout(5)
+            sock.settimeout(PATIENCE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = Line(sock, len(server.lines))
             server.lines.append(line)
@@ -126,5 +145,5 @@ def loopback(speak: Speak = answers, host: str = "127.0.0.1", tls: ssl.SSLContex
             except OSError:
                 continue
         for thread in threads:
-            thread.join(2)
+            thread.join(PATIENCE_S)
         listener.close()
