@@ -277,7 +277,7 @@ def says_done_and_stays(line: Line) -> None:
 
 
 def test_an_answer_left_open_after_its_last_word_holds_its_slot_no_longer_than_told(tmp_path: Path) -> None:
-    limits = {"after_end_s": 0.1, "last_words": (b"data: [DONE]",), "idle_s": 2.0}
+    limits = {"after_end_s": 0.1, "last_word": rb"\[DONE\]\s*\Z", "idle_s": 2.0}
     with loopback(says_done_and_stays) as server:
         target = at(server, **limits)  # type: ignore[arg-type]
         started = time.monotonic()
@@ -297,7 +297,7 @@ def test_silence_before_the_last_word_is_still_waited_for(tmp_path: Path) -> Non
         line.say(b"data: {}")
 
     with loopback(pauses) as server:
-        target = at(server, after_end_s=0.1, last_words=(b"data: [DONE]",), idle_s=5.0)  # type: ignore[arg-type]
+        target = at(server, after_end_s=0.1, last_word=rb"\[DONE\]\s*\Z", idle_s=5.0)  # type: ignore[arg-type]
         _, captures = send(tmp_path, target, plan(1))
     assert closes(captures) == {"complete": 1}
 

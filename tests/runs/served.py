@@ -326,6 +326,8 @@ class _Line:
             await self.writer.drain()
             if behaviour.gap_s:
                 await asyncio.sleep(behaviour.gap_s)
+        if fault == "left-open":
+            await asyncio.sleep(60)
         self.writer.write(b"0\r\n\r\n")
         await self.writer.drain()
         return True

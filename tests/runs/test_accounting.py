@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from phasemeter.workload.urls import PATHS
 from tests.runs.served import Behaviour, Request, served
 from tests.runs.whole import Bench, accounted
 
@@ -45,6 +46,14 @@ def test_every_second_request_may_fail_and_all_are_accounted_for(bench: Bench, f
     assert ran.outcomes == {"scheduled": 12, "ok": 6, "failed": {kind: 6}, "cancelled": 0, "unsent": 0}
     again = bench.report(ran.path, "--json")
     assert again.outcomes == ran.outcomes
+
+
+@pytest.mark.parametrize("api", PATHS)
+def test_an_answer_that_is_said_and_left_open_is_ok_and_holds_no_slot(bench: Bench, api: str) -> None:
+    with served(Behaviour(fault=every(2, "left-open"))) as server:
+        ran = bench(server.url, "--api", api, "--concurrency", "4", "--requests", "4", "--timeout-total", "20s")
+    assert ran.outcomes == {"scheduled": 4, "ok": 4, "failed": {}, "cancelled": 0, "unsent": 0}
+    assert "left_open" in bench.report(ran.path, "--csv", "requests").out
 
 
 def test_a_status_and_the_servers_words_are_on_record(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from phasemeter.wire.apis import APIS, api_at
+from phasemeter.wire.apis import APIS, api_at, api_of
 from phasemeter.wire.exchange import Asked, Exchange
 from tests.wire.streams import DONE, MS, event, read, usage
 
@@ -234,6 +235,37 @@ def test_a_tools_name_told_after_its_arguments_moves_no_last_token() -> None:
     assert (found.tool, found.last_token_ns) == ("{}", 10 * MS)
 
 
+@pytest.mark.parametrize(
+    ("item", "tool"),
+    [
+        ({"type": "code_interpreter_call", "code": "1+1"}, "1+1"),
+        ({"type": "local_shell_call", "action": {"command": ["ls"]}}, '{"command":["ls"]}'),
+        ({"type": "apply_patch_call", "operation": {"diff": "+a"}}, '{"diff":"+a"}'),
+        ({"type": "web_search_call", "action": {"query": "q"}}, ""),  # the server's own doing
+    ],
+)
+def test_what_the_model_writes_for_a_tool_is_output_though_only_its_item_brings_it(
+    item: dict[str, Any], tool: str
+) -> None:
+    stream = events(response("output_item.done", item=item), response("output_text.delta", output_index=1, delta="a"))
+    found = read([*stream, (30, event(COMPLETED))], asked=RESPONSES)
+    assert (found.tool, found.first_token_ns) == (tool, (10 if tool else 20) * MS)
+
+
+def test_sound_and_pictures_of_responses_are_output_without_a_text() -> None:
+    sound = events(response("audio.delta", delta="UklG"), response("audio.transcript.delta", delta="a"), COMPLETED)
+    picture = events(
+        response("image_generation_call.partial_image", partial_image_b64="iVBO"),
+        response("output_item.done", item={"type": "image_generation_call", "result": "iVBO"}),
+        COMPLETED,
+    )
+    whole = events({"type": "ping"}, response("output_item.done", item={"type": "image_generation_call", "result": "i"}))
+    heard, seen = read(sound, asked=RESPONSES), read(picture, asked=RESPONSES)
+    assert (heard.content, heard.first_token_ns, heard.choices[0].reads) == ("a", 10 * MS, [0, 1])
+    assert (seen.first_token_ns, seen.last_token_ns, seen.outcome) == (10 * MS, 10 * MS, "ok")
+    assert read([*whole, (30, event(COMPLETED))], asked=RESPONSES).first_token_ns == 20 * MS
+
+
 def test_summaries_that_come_whole_are_each_reasoning() -> None:
     stream = events(
         *(response("reasoning_summary_text.done", summary_index=n, text=text) for n, text in enumerate(("a", "b"))),
@@ -281,6 +313,14 @@ def test_a_tool_of_messages_counts_from_its_name() -> None:
     block = {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "name": "f", "input": {}}}
     found = read(events(START, block, delta("input_json_delta", partial_json="{}"), *STOP), asked=MESSAGES)
     assert found.first_token_ns == 20 * MS and "f" in found.tool and "{}" in found.tool
+
+
+def test_arguments_that_a_blocks_opening_brings_are_output_once() -> None:
+    call = {"type": "tool_use", "name": "f", "input": {"a": 1}}
+    opening = {"type": "content_block_start", "index": 0, "content_block": call}
+    for again in ([], [delta("input_json_delta", partial_json='{"a":1}')]):
+        found = read(events(START, opening, *again, *STOP), asked=MESSAGES)
+        assert (found.tool, found.last_token_ns) == ('f{"a":1}', 20 * MS)
 
 
 def test_prompt_tokens_of_messages_hold_what_the_cache_read() -> None:
@@ -513,3 +553,23 @@ def test_every_api_fails_on_an_error_and_on_nothing(name: str) -> None:
         assert read([(1, framing)], asked=asked).failure == "server_error_in_stream"
         assert read([(1, b'{"error":"busy"}')], asked=asked, headers=()).failure_text == "busy"
         assert read([], asked=asked).failure == "empty_response"
+
+
+LAST_READS = {
+    "openai.chat": b"data: [DONE]\n\n",
+    "openai.responses": b'event: response.completed\r\ndata: {"type": "response.completed", "response": {"id": "r"}}\r\n\r\n',
+    "anthropic.messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n\r\n',
+    "ollama.chat": b'{"message":{"content":""},"done":true,"done_reason":"stop"}\n',
+    "llamacpp.completion": b'data: {"content":"","stop":true,"tokens_predicted":3}\n\n',
+    "tgi.generate": b'data:{"token":{"text":"x"},"generated_text":"so x","details":null}\n\n',
+}
+
+
+@pytest.mark.parametrize("api", LAST_READS)
+def test_a_last_word_is_known_by_the_end_of_its_read_and_by_no_text(api: str) -> None:
+    word, read = api_of(api).last_word, LAST_READS[api]
+    more = b"%x\r\n%b\r\n" % (len(read), read)
+    assert re.search(word, read) and re.search(word, b"data: {}\n\n" + read) and re.search(word, more)
+    assert not re.search(word, read + b"data: {}\n\n"), "something came after it"
+    quoted = json.dumps({"text": read.decode(), "done": False, "stop": False, "generated_text": None})
+    assert not re.search(word, b"data: " + quoted.encode() + b"\n\n"), "a model that writes it has not ended"

@@ -179,7 +179,7 @@ class Chores:
             elif exchange.got_bytes:
                 if idle is not None and now - exchange.last_ns > idle:
                     expired.append((exchange, "timeout_idle", f"no byte for {limits.idle_s:g} s"))
-                elif now - exchange.last_ns > after_end and limits.said_all(exchange.last):
+                elif now - exchange.last_ns > after_end and self._said_all(exchange):
                     expired.append(
                         (exchange, "timeout_idle", f"left open for {limits.after_end_s:g} s after its last word")
                     )
@@ -187,6 +187,13 @@ class Chores:
                 expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
         for exchange, close, error in expired:
             self.books.cut(exchange, close, error, now)
+
+    def _said_all(self, exchange: Exchange) -> bool:
+        """Whether its last read was its last word: each read is looked at once, however long the silence after it."""
+        if exchange.judged is exchange.last:
+            return False
+        exchange.judged = exchange.last
+        return self.books.limits.said_all(exchange.last)
 
     def _only_heartbeats(self, exchange: Exchange) -> bool:
         """Whether an answer was heartbeats alone whenever it was looked at: gateways send them for engines that hang too."""

@@ -15,7 +15,7 @@ class Exchange:
     """Made when a request is due (or has a due time); `conn` is its connection while it has one."""
 
     __slots__ = (
-        "body", "conn", "due_ns", "end", "feed", "got_bytes", "kept", "last", "last_ns", "number", "own", "planned", "request_bytes",
+        "body", "conn", "due_ns", "end", "feed", "got_bytes", "judged", "kept", "last", "last_ns", "number", "own", "planned", "request_bytes",
         "resent", "row", "send_start_ns", "sent_ns", "spoke", "started",
     )  # fmt: skip
 
@@ -32,6 +32,7 @@ class Exchange:
         self.send_start_ns: int | None = None
         self.sent_ns: int | None = None
         self.last = b""  # the last read
+        self.judged = b""  # the last read that was held against the last word of its API
         self.last_ns = 0
         self.got_bytes = False
         self.spoke = False  # more than heartbeats was seen when it was looked at

@@ -20,9 +20,9 @@ HEARTBEAT_MOST = 4096  # bytes: a longer read says something
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds; None is no limit. Long prefills and long generations are real, so only silence is limited by default.
 
-    `after_end_s`: how long an answer whose last read ends in one of `last_words` may be silent before its connection is given
-    up: some servers say their last word and leave the message open. `heartbeat`: a pattern of reads that only keep a connection
-    open; an answer of nothing else has not begun, and `first_byte_s` goes on.
+    `last_word`: a pattern of a read after which nothing more is said; some servers leave the message open all the same, and
+    `after_end_s` is how long such an answer may be silent before its connection is given up. `heartbeat`: a pattern of reads
+    that only keep a connection open; an answer of nothing else has not begun, and `first_byte_s` goes on.
     """
 
     connect_s: float | None = 10.0
@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float | None = 120.0
     total_s: float | None = None
     after_end_s: float = 1.0
-    last_words: tuple[bytes, ...] = ()
+    last_word: bytes | None = None
     heartbeat: bytes | None = None
 
     def is_heartbeat(self, read: bytes) -> bool:
@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def said_all(self, read: bytes) -> bool:
         """Whether an answer whose last read this is has said its last word, whatever its framing says."""
-        return bool(self.last_words) and read.rstrip(b"\r\n").endswith(self.last_words)
+        return self.last_word is not None and re.search(self.last_word, read) is not None
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):

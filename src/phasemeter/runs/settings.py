@@ -23,7 +23,7 @@ from phasemeter.runs.asked import Asked
 from phasemeter.runs.asked_check import refuse
 from phasemeter.runs.body_fields import extra_fields
 from phasemeter.runs.trace_replay import options_of
-from phasemeter.wire.apis import HEARTBEAT, LAST_WORDS
+from phasemeter.wire.apis import HEARTBEAT, api_of
 from phasemeter.workload import urls
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract, parse_arrivals, warnings_of
 from phasemeter.workload.bodies import BodyOptions
@@ -89,7 +89,7 @@ def settings_of(url: str, asked: Asked) -> Settings:
         tls=Tls(insecure=asked.insecure, ca_file=asked.ca_file) if endpoint.scheme == "https" else None,
         headers=headers,
         secret_headers=secrets,
-        limits=_limits(asked),
+        limits=_limits(asked, api),
     )
     proxy, proxy_note = proxy_for(target, asked.proxy, os.environ)
     target = msgspec.structs.replace(target, proxy=proxy)
@@ -128,7 +128,7 @@ def told(option: str, text: str, read: Callable[[str], Read]) -> Read:
         raise UserError(f"--{option}: {wrong}") from wrong
 
 
-def _limits(asked: Asked) -> Limits:
+def _limits(asked: Asked, api: str) -> Limits:
     def limit(option: str, text: str | None) -> float | None:
         if text is None or text.strip().lower() in {"none", "off", "inf"}:
             return None
@@ -142,7 +142,7 @@ def _limits(asked: Asked) -> Limits:
         first_byte_s=limit("timeout-first-byte", asked.timeout_first_byte),
         idle_s=limit("timeout-idle", asked.timeout_idle),
         total_s=limit("timeout-total", asked.timeout_total),
-        last_words=LAST_WORDS,
+        last_word=api_of(api).last_word,
         heartbeat=HEARTBEAT,
     )
 

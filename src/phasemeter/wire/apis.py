@@ -28,6 +28,7 @@ class Api(NamedTuple):
     """`ends_with_done`: whether a stream is closed by `[DONE]` (its absence is then worth a warning).
 
     `mark`: "event" where only an end event makes a reply whole, "finish" where each choice's finish reason does.
+    `last_word`: a pattern of the end of a read after which a stream says nothing more, whether or not its message is closed.
     """
 
     framing: Literal["sse", "ndjson"]
@@ -36,29 +37,41 @@ class Api(NamedTuple):
     ends_with_done: bool
     mark: Literal["event", "finish"]
     path: str  # where the API stands on a server: tells a recording's API from its request line
+    last_word: bytes
 
+
+REST = rb"[^\r\n]*\s*\Z"  # of the line, the last one of its read
+DONE = rb"(?:\A|\n)data: ?\[DONE\]\s*\Z"
+OLLAMA_DONE = rb'"done": ?true' + REST
 
 APIS: Mapping[str, Api] = {
-    "openai.chat": Api("sse", openai_chat.on_event, openai_chat.on_document, True, "finish", "/v1/chat/completions"),
+    "openai.chat": Api(
+        "sse", openai_chat.on_event, openai_chat.on_document, True, "finish", "/v1/chat/completions", DONE
+    ),
     "openai.completions": Api(
-        "sse", openai_completions.on_event, openai_completions.on_event, True, "finish", "/v1/completions"
+        "sse", openai_completions.on_event, openai_completions.on_event, True, "finish", "/v1/completions", DONE
     ),
     "openai.responses": Api(
-        "sse", openai_responses.on_event, openai_responses.on_document, False, "event", "/v1/responses"
+        "sse", openai_responses.on_event, openai_responses.on_document, False, "event", "/v1/responses",
+        rb'"type": ?"response\.(?:completed|incomplete|failed)"' + REST + b"|" + DONE,
     ),
     "anthropic.messages": Api(
-        "sse", anthropic_messages.on_event, anthropic_messages.on_document, False, "finish", "/v1/messages"
+        "sse", anthropic_messages.on_event, anthropic_messages.on_document, False, "finish", "/v1/messages",
+        rb'"type": ?"message_stop"' + REST,
     ),
-    "ollama.chat": Api("ndjson", ollama.on_event, ollama.on_event, False, "event", "/api/chat"),
-    "ollama.generate": Api("ndjson", ollama.on_event, ollama.on_event, False, "event", "/api/generate"),
+    "ollama.chat": Api("ndjson", ollama.on_event, ollama.on_event, False, "event", "/api/chat", OLLAMA_DONE),
+    "ollama.generate": Api("ndjson", ollama.on_event, ollama.on_event, False, "event", "/api/generate", OLLAMA_DONE),
     "llamacpp.completion": Api(
-        "sse", llamacpp_native.on_event, llamacpp_native.on_event, False, "event", "/completion"
+        "sse", llamacpp_native.on_event, llamacpp_native.on_event, False, "event", "/completion",
+        rb'"stop": ?true' + REST,
     ),
-    "tgi.generate": Api("sse", tgi.on_event, tgi.on_document, False, "event", "/generate_stream"),
-    "sglang.generate": Api("sse", sglang_generate.on_event, sglang_generate.on_event, True, "finish", "/generate"),
-}
-# the bytes before the last line end of streams that close with a fixed word
-LAST_WORDS = (b"data: [DONE]", b"data:[DONE]", b'{"type":"message_stop"}', b'{"type": "message_stop"}')
+    "tgi.generate": Api(
+        "sse", tgi.on_event, tgi.on_document, False, "event", "/generate_stream", rb'"generated_text": ?"' + REST
+    ),
+    "sglang.generate": Api(
+        "sse", sglang_generate.on_event, sglang_generate.on_event, True, "finish", "/generate", DONE
+    ),
+}  # fmt: skip
 # a read of an event stream that says nothing: comments, blank lines, the sizes of their chunks, and the head before them
 HEARTBEAT = rb"(?:HTTP/1\.[01] (?s:.*?)\r\n\r\n)?(?:[0-9a-fA-F]*\r?\n|:[^\r\n]*\r?\n)*"
 ALIASES = {
