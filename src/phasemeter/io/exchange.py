@@ -15,8 +15,8 @@ class Exchange:
     """Made when a request is due (or has a due time); `conn` is its connection while it has one."""
 
     __slots__ = (
-        "body", "conn", "due_ns", "end", "feed", "got_bytes", "judged", "kept", "last", "last_ns", "number", "own", "planned", "request_bytes",
-        "resent", "row", "send_start_ns", "sent_ns", "spoke", "started",
+        "body", "conn", "due_ns", "end", "feed", "got_bytes", "judged", "kept", "last", "last_ns", "number", "own", "planned",
+        "request_bytes", "resent", "row", "send_start_ns", "sent_ns", "spoke", "started",
     )  # fmt: skip
 
     def __init__(self, planned: PlannedRequest, body: bytes, due_ns: int, row: int, own: bool) -> None:
