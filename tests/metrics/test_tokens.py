@@ -80,6 +80,16 @@ def test_token_ids_count_like_logprobs() -> None:
     assert (counts.output_tokens, counts.source) == (3, "logprobs")
 
 
+def test_a_choices_total_at_its_end_times_no_first_token_though_another_choice_goes_on() -> None:
+    stream = [
+        (10.0, event(chunk("a"))), (11, event(chunk("x", index=1))), (20, event(chunk(finish="stop", usage=usage(1)))),
+        (30, event(chunk("y", index=1))), (40, event(chunk(index=1, finish="stop", usage=usage(2))) + DONE),
+    ]  # fmt: skip
+    found = read(stream, asked=Asked(n=2))
+    row = row_of_exchange(found, count_tokens(found), "r", 0)
+    assert (row.output_tokens, row.first_token_by_usage_ns) == (3, None)
+
+
 def test_else_the_whole_text_is_counted_once_whatever_the_cut() -> None:
     whole, cut = ["Greetings all"], ["Gree", "tings", " a", "ll"]
     for texts in (whole, cut):
@@ -200,6 +210,58 @@ def test_a_summary_of_reasoning_is_none_of_the_tokens_counted() -> None:
     assert PER_REQUEST["visible_tpot"](row) == pytest.approx(0.002)
     streamed = [(n * 1.0, responses("response.reasoning_text.delta", delta="t")) for n in (1, 2)]
     assert not count_tokens(read([*streamed, *answer, (53, end)], asked=Asked(api="openai.responses"))).hidden_reasoning
+
+
+@pytest.mark.parametrize("kind", ["reasoning.summary", "reasoning.encrypted"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_details_that_say_their_reasoning_is_a_summary_or_sealed_make_it_hidden(kind: str, counted: bool) -> None:
+    said = {"reasoning": "Plan", "reasoning_details": [{"type": kind, "summary": "Plan"}]}
+    sealed = {"content": "", "reasoning_details": [{"type": kind, "data": "xx"}]}
+    opening = (1.0, event(chunk(delta=said if kind == "reasoning.summary" else sealed)))
+    details = {"completion_tokens_details": {"reasoning_tokens": 100}} if counted else {}
+    counts = count_tokens(
+        read([opening, (5, event(chunk("a"))), (6, event(chunk("b"))), (7, finished(102, **details))])
+    )
+    assert counts.hidden_reasoning is (counted or kind == "reasoning.encrypted")
+    assert counts.visible == (2 if counted else None)
+
+
+def test_sealed_reasoning_of_a_response_is_hidden_though_nobody_counts_it() -> None:
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "xx"}
+    end = {"status": "completed", "usage": {"input_tokens": 7, "output_tokens": 102}}
+    found = read(
+        [
+            (5, responses("response.output_item.done", output_index=0, item=sealed)),
+            (50, responses("response.output_text.delta", output_index=1, delta="a")),
+            (52, responses("response.output_text.delta", output_index=1, delta="b")),
+            (53, responses("response.completed", response=end)),
+        ],
+        asked=Asked(api="openai.responses"),
+    )
+    assert count_tokens(found).warnings == {"hidden_reasoning"}
+
+
+def test_token_ids_count_where_the_list_of_logprobs_is_empty() -> None:
+    def piece(text: str, ids: list[int], finish: str | None = None) -> bytes:
+        told = {"index": 0, "text": text, "finish_reason": finish, "logprobs": {"tokens": []}, "token_ids": ids}
+        return event({"choices": [told]})
+
+    stream = [(1.0, piece("a", [5])), (2.0, piece("bc", [6, 7], "length"))]
+    counts = count_tokens(read(stream, asked=Asked(api="openai.completions")))
+    assert (counts.output_tokens, counts.source, counts.per_event) == (3, "logprobs", ((1, 2),))
+
+
+def test_the_logprobs_of_an_echoed_prompt_are_no_output_even_in_the_chunk_that_goes_on() -> None:
+    def piece(text: str, told: dict[str, Any], finish: str | None = None) -> bytes:
+        return event({"choices": [{"index": 0, "text": text, "finish_reason": finish, "logprobs": told}]})
+
+    rest = (2.0, piece("b", {"tokens": ["b"], "text_offset": [6]}, "length"))
+    asked = Asked(api="openai.completions", echo_prompt="Once ")
+    first = {"tokens": ["On", "ce ", "a"], "text_offset": [0, 2, 5]}
+    counts = count_tokens(read([(1.0, piece("Once a", first)), rest], asked=asked))
+    assert (counts.output_tokens, counts.per_event) == (2, ((1, 1),))
+    counts = count_tokens(read([(1.0, piece("Once a", {"tokens": ["On", "ce ", "a"]})), rest], asked=asked))
+    assert (counts.output_tokens, counts.per_event) == (None, (None,))
 
 
 def messages(block: dict[str, Any], delta: dict[str, Any] | None, usage: dict[str, Any], **opening: int) -> TokenCounts:

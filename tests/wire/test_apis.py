@@ -259,7 +259,9 @@ def test_sound_and_pictures_of_responses_are_output_without_a_text() -> None:
         response("output_item.done", item={"type": "image_generation_call", "result": "iVBO"}),
         COMPLETED,
     )
-    whole = events({"type": "ping"}, response("output_item.done", item={"type": "image_generation_call", "result": "i"}))
+    whole = events(
+        {"type": "ping"}, response("output_item.done", item={"type": "image_generation_call", "result": "i"})
+    )
     heard, seen = read(sound, asked=RESPONSES), read(picture, asked=RESPONSES)
     assert (heard.content, heard.first_token_ns, heard.choices[0].reads) == ("a", 10 * MS, [0, 1])
     assert (seen.first_token_ns, seen.last_token_ns, seen.outcome) == (10 * MS, 10 * MS, "ok")
@@ -433,6 +435,18 @@ def test_llama_cpp_completion_ends_with_stop_and_its_counts() -> None:
     }  # fmt: skip
     assert found.timings == {"timings": {"prompt_ms": 1}} and found.choices[0].logprob_tokens == 2
     assert read(stream[:2], asked=Asked(api="llamacpp.completion")).failure == "truncated_stream"
+
+
+def test_each_prompt_of_llama_cpp_stops_for_itself_and_counts_its_own() -> None:
+    def piece(text: str, index: int, **more: Any) -> dict[str, Any]:
+        return {"index": index, "content": text, "stop": False, **more}
+
+    stops = [piece("", i, stop=True, stop_type="limit", tokens_predicted=2 + i, tokens_evaluated=5) for i in (0, 1)]
+    stream = events(piece("a", 0), piece("x", 1), piece("b", 0), stops[0], piece("yz", 1), stops[1])
+    found = read(stream, asked=Asked(api="llamacpp.completion", n=2))
+    assert ([choice.usage_now for choice in found.choices], found.usage_alone) == ([2, 3], False)
+    assert (found.outcome, found.stream_end_ns) == ("ok", 60 * MS)
+    assert read(stream[:-1], asked=Asked(api="llamacpp.completion", n=2)).failure == "truncated_stream"
 
 
 def token(text: str, special: bool = False, **more: Any) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from typing import Any
+
+import pytest
 
 from phasemeter.wire.exchange import Asked
 from tests.wire.streams import DONE, MS, chunk, event, finished, read, usage
@@ -256,6 +259,37 @@ def test_parallel_tool_calls_of_one_chunk_are_one_event_and_keep_their_order() -
     assert (found.tool, len(found.choices[0].reads)) == ("f0{}f1{}", 2)
 
 
+def call(name: str | None, arguments: str, **more: Any) -> dict[str, Any]:
+    function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    return {"type": "function", "function": function, **more}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [call("f", "{", index=0, id="a"), call(None, "}", index=0), call("f", "{}", index=0, id="b")],  # Gemini
+        [call("f", "{", id="a"), call(None, "}"), call("f", "{}", id="b")],
+        [call("f", "{}", id="a"), call("f", "{", id="b"), call(None, "}")],
+        [call("f", "", index=0, id="a"), call(None, "{}", index=0, id="z"), call("f", "{}", index=1, id="b")],  # vLLM
+    ],
+)
+def test_a_call_under_an_id_of_its_own_is_one_of_its_own_whatever_its_number(pieces: list[dict[str, Any]]) -> None:
+    stream = [(n, event(chunk(delta={"tool_calls": [piece]}))) for n, piece in enumerate(pieces, 1)]
+    found = read([*stream, (9, finished(9, "tool_calls"))])
+    assert (found.tool, len(found.choices[0].reads)) == ("f{}f{}", 3)
+
+
+def test_a_whole_message_after_its_deltas_brings_only_what_they_left_out() -> None:
+    whole = {"role": "assistant", "content": "ab", "tool_calls": [call("f", "{}", id="a")]}
+    end = event({"choices": [{"index": 0, "finish_reason": "stop", "message": whole}], "usage": usage(2)})
+    found = read([(1, event(chunk("a"))), (2, event(chunk("b"))), (9, end)])
+    assert (found.content, found.tool, ms(found.last_token_ns)) == ("ab", "f{}", 9)
+    del whole["tool_calls"]
+    end = event({"choices": [{"index": 0, "finish_reason": "stop", "message": whole}], "usage": usage(2)})
+    found = read([(1, event(chunk("a"))), (2, event(chunk("b"))), (9, end)])
+    assert (found.content, ms(found.last_token_ns), found.outcome) == ("ab", 2, "ok")
+
+
 def test_the_old_function_call_is_a_tool_call() -> None:
     found = read([(1, event(chunk(delta={"function_call": {"name": "f", "arguments": "{}"}}))), (2, finished(3))])
     assert found.tool == "f{}"
@@ -276,6 +310,11 @@ def test_content_in_typed_parts_is_read() -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "4"}]
     found = read([(1, event(chunk(delta={"content": parts}))), (2, finished(2))])
     assert (found.reasoning, found.content) == ("hm", "4")
+
+
+def test_content_in_a_list_of_plain_texts_is_read() -> None:
+    found = read([(1, event(chunk(delta={"content": ["a", "b"]}))), (2, finished(2))])
+    assert (found.content, len(found.choices[0].reads)) == ("ab", 1)
 
 
 def test_interleaved_choices_are_kept_apart() -> None:

@@ -49,7 +49,25 @@ def test_a_json_error_body_to_a_stream_request_fails() -> None:
     assert found.first_token_ns is None
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "cancelled"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": "r", "choices": None, "base_resp": {"status_code": 1008, "status_msg": "no balance"}},
+        {"error_code": 336003, "error_msg": "no balance", "id": "r"},
+        {"result": None, "success": False, "errors": [{"code": 7003, "message": "no balance"}], "messages": []},
+    ],
+)
+def test_gateways_with_error_fields_of_their_own_fail_in_their_words(body: dict[str, Any]) -> None:
+    for data in (event(body), event(body) + DONE, json.dumps(body).encode()):
+        found = read([(3, data)])
+        assert (found.failure, found.failure_text) == ("server_error_in_stream", "no balance")
+    fine = {"base_resp": {"status_code": 0, "status_msg": ""}, "error_code": 0, "error_msg": "", "success": True}
+    assert read([(1, event(chunk("a", **fine))), (2, finished(1))]).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    "reason", ["error", "ERROR", "abort", "cancelled", "timeout", "insufficient_system_resource", "network_error"]
+)
 def test_a_finish_reason_of_error_fails(reason: str) -> None:
     found = read([PARTIAL, (6, finished(1, reason))])
     assert (found.outcome, found.failure) == ("failed", "finish_reason_error")

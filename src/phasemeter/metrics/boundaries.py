@@ -114,9 +114,9 @@ def row_of_exchange(exchange: Exchange, counts: TokenCounts, request_id: str, du
 
 
 def _told_per_chunk(exchange: Exchange) -> bool:
-    """Whether usage came while tokens did: a single total at the end times no token."""
-    first, last = exchange.first_usage_ns, exchange.last_token_ns
-    return exchange.usage_told > 1 and first is not None and (last is None or first <= last)
+    """Whether usage came with the tokens, from the first one on: a total at the end of a choice times no token."""
+    first, token = exchange.first_usage_ns, exchange.first_token_ns
+    return exchange.usage_told > 1 and first is not None and (token is None or first <= token)
 
 
 def _choice_times(exchange: Exchange, choice: Choice, position: int, counts: TokenCounts) -> ChoiceTimes:

@@ -42,6 +42,8 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         if isinstance(text, str) and text:
             if channel != TOOL:
                 reading.plain = (("delta", field), 0, channel)
+            elif number in reading.memory.get("whole", ()):
+                return  # the block's opening brought it
             _output(reading, channel, text, read, number)
     elif kind == "content_block_start" and isinstance(obj.get("content_block"), dict):
         _block(reading, obj["content_block"], read, number)
@@ -64,12 +66,15 @@ def _output(reading: Reading, channel: str, text: str, read: int, number: int) -
 
 
 def _block(reading: Reading, block: dict[str, Any], read: int, number: int) -> None:
-    """A block's opening: a tool's name is output, and so is text, should it bring some."""
+    """A block's opening: a tool's name is output, and so are text and arguments, should it bring some (gateways do)."""
     reading.sealed = reading.sealed or block.get("type") == "redacted_thinking" or bool(block.get("signature"))
     for field, channel in (("thinking", REASONING), ("text", CONTENT), ("name", TOOL)):
         text = block.get(field)
         if isinstance(text, str) and text:
             _output(reading, channel, text, read, number)
+    if isinstance(block.get("input"), dict) and (block["input"] or not reading.stream):
+        reading.memory.setdefault("whole", set()).add(number)
+        _output(reading, TOOL, compact(block["input"]), read, number)
 
 
 def _count(reading: Reading, raw: Any, read: int, started: bool = False) -> None:
@@ -103,8 +108,6 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
     for number, block in enumerate(blocks if isinstance(blocks, list) else []):
         if isinstance(block, dict):
             _block(reading, block, read, number)
-            if isinstance(block.get("input"), dict):
-                _output(reading, TOOL, compact(block["input"]), read, number)
     if obj.get("stop_reason"):
         reading.choice(0).finish_reason = str(obj["stop_reason"])
         reading.end(read)

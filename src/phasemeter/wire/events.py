@@ -348,7 +348,7 @@ def finish_of(value: Any) -> str | None:
 def error_text(error: Any) -> str:
     """The server's own words in an error value of any JSON type."""
     if isinstance(error, dict):
-        for key in ("message", "detail", "error", "msg", "type", "code"):
+        for key in ("message", "detail", "error", "msg", "error_msg", "status_msg", "errors", "type", "code"):
             if error.get(key):
                 return error_text(error[key])
     if isinstance(error, list) and error:
@@ -378,6 +378,11 @@ def reported_error(obj: dict[str, Any], name: bytes = b"") -> str | None:
     extra = obj.get("x_groq")
     if isinstance(extra, dict) and extra.get("error"):
         return error_text(extra["error"])
+    base = obj.get("base_resp")  # MiniMax: 0 is success
+    if isinstance(base, dict) and base.get("status_code"):
+        return error_text(base)
+    if (obj.get("error_code") and obj.get("error_msg")) or (obj.get("success") is False and obj.get("errors")):
+        return error_text(obj)  # Baidu, Cloudflare
     if name == b"error" or obj.get("type") == "error" or obj.get("object") == "error":
         return error_text(obj)
     return None

@@ -28,9 +28,13 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     if isinstance(ids, list) and ids and (not stop or not choice.reads or choice.last_event == reading.data_events):
         reading.tokens(choice, len(ids))
     if stop:
-        reading.count(Usage(whole(obj.get("tokens_evaluated")), whole(obj.get("tokens_predicted"))), read, None)
         choice.finish_reason = _reason(obj)
-        reading.end(read)
+        counted = Usage(whole(obj.get("tokens_evaluated")), whole(obj.get("tokens_predicted")))
+        reading.count(counted, read, None)
+        reading.usage_alone = len(reading.choices) == 1  # of several prompts each last chunk counts its own
+        choice.usage_now = counted.completion_tokens
+        open_ones = [one for one in reading.choices.values() if not one.finish_reason]
+        reading.terminal_read = None if open_ones else read
 
 
 def _reason(obj: dict[str, Any]) -> str:

@@ -30,6 +30,8 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     text = source.get("content") if source is message else source.get("response")
     if isinstance(text, str) and text:
         reading.output(choice, CONTENT, text, read)
+    elif isinstance(obj.get("image"), str) and obj["image"]:
+        reading.output(choice, CONTENT, "", read)
     _tools(reading, source.get("tool_calls"), read)
     logprobs = obj.get("logprobs")
     if isinstance(logprobs, list) and logprobs:

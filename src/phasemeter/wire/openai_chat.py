@@ -25,6 +25,12 @@ from phasemeter.wire.events import (
 )
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+FIELD_CHANNELS = {
+    **dict.fromkeys((*REASONING_FIELDS, "reasoning_details"), REASONING),
+    **dict.fromkeys(("content", "audio", "images"), CONTENT),
+    **dict.fromkeys(("tool_calls", "function_call"), TOOL),
+    "refusal": REFUSAL,
+}
 
 
 def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> None:
@@ -69,6 +75,8 @@ def on_choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     key = "delta" if isinstance(raw.get("delta"), dict) else "message"
     delta = raw.get(key)
     if isinstance(delta, dict):
+        if key == "message" and choice.index in reading.memory.get("deltas", ()):
+            delta = _not_said(choice, delta)
         _delta(reading, choice, delta, key, read)
     elif isinstance(raw.get("text"), str) and raw["text"]:
         reading.output(choice, CONTENT, raw["text"], read)
@@ -78,8 +86,17 @@ def on_choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     choice.finish_reason = finish_of(raw.get("finish_reason")) or choice.finish_reason
 
 
+def _not_said(choice: Choice, message: dict[str, Any]) -> dict[str, Any]:
+    """What a whole message at the end of a stream (MiniMax) brings that its deltas had not: the channels they left out."""
+    said = {channel for channel in (REASONING, CONTENT, REFUSAL, TOOL) if choice.has(channel)}
+    return {field: value for field, value in message.items() if FIELD_CHANNELS.get(field) not in said}
+
+
 def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, read: int) -> None:
     before = len(choice.reads)
+    details = delta.get("reasoning_details")
+    if details:
+        _nature(reading, details)
     for field in REASONING_FIELDS:
         text = delta.get(field)
         if isinstance(text, str) and text:
@@ -88,7 +105,7 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.reasoning_field = reading.reasoning_field or field
             break
     else:
-        _details(reading, choice, delta.get("reasoning_details"), read)
+        _details(reading, choice, details, read)
     content = delta.get("content")
     if isinstance(content, str):
         if content:
@@ -106,6 +123,8 @@ def _delta(reading: Reading, choice: Choice, delta: dict[str, Any], key: str, re
             reading.silent(read)
         else:
             reading.bare_reads.append(read)
+    elif key == "delta":
+        reading.memory.setdefault("deltas", set()).add(choice.index)
 
 
 def _media(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -> None:
@@ -116,6 +135,13 @@ def _media(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
     elif (isinstance(audio, dict) and audio.get("data")) or delta.get("images"):
         reading.output(choice, CONTENT, "", read)
         reading.plain = None
+
+
+def _nature(reading: Reading, details: Any) -> None:
+    """What typed parts say of the reasoning beside them: a summary of it, or it is sealed (OpenRouter)."""
+    kinds = {part.get("type") for part in details if isinstance(part, dict)} if isinstance(details, list) else set()
+    reading.summarised = reading.summarised or "reasoning.summary" in kinds
+    reading.sealed = reading.sealed or "reasoning.encrypted" in kinds
 
 
 def _details(reading: Reading, choice: Choice, details: Any, read: int) -> None:
@@ -130,6 +156,8 @@ def _details(reading: Reading, choice: Choice, details: Any, read: int) -> None:
 def _parts(reading: Reading, choice: Choice, parts: list[Any], read: int) -> None:
     """Content as a list of typed parts (Mistral): thinking parts are reasoning."""
     for part in parts:
+        if isinstance(part, str) and part:
+            reading.output(choice, CONTENT, part, read)
         if not isinstance(part, dict):
             continue
         inner = part.get("thinking")
@@ -154,8 +182,7 @@ def _tools(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
         function = call.get("function") or call.get("custom")
         if not isinstance(function, dict):
             continue
-        index = call.get("index")
-        number = index if isinstance(index, int) else position
+        number = _number(reading, choice, call, position)
         for field in ("name", "arguments", "input"):
             text = function.get(field)
             if isinstance(text, dict) and text:
@@ -164,6 +191,28 @@ def _tools(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
                 continue  # told again with every delta: said once
             if isinstance(text, str) and text:
                 reading.output(choice, TOOL, text, read, tool=number)
+
+
+def _number(reading: Reading, choice: Choice, call: dict[str, Any], position: int) -> int:
+    """Which of the choice's calls a piece belongs to: its index, or its place in its list.
+
+    A name under another id there begins a call of its own (Gemini numbers all calls 0; others leave the number out). An id
+    without a name begins none: vLLM up to 0.8 gave each piece a new one.
+    """
+    index, identity = call.get("index"), call.get("id")
+    key = index if isinstance(index, int) else f"position {position}"
+    places: dict[Any, int] = reading.memory.setdefault(f"calls {choice.index}", {})
+    owners: dict[int, str] = reading.memory.setdefault(f"ids {choice.index}", {})
+    number = places.get(key)
+    if number is None:
+        number = index if isinstance(index, int) and index not in choice.tools else max(choice.tools, default=-1) + 1
+    if isinstance(identity, str) and identity:
+        function = call.get("function") or call.get("custom")
+        if owners.setdefault(number, identity) != identity and isinstance(function, dict) and function.get("name"):
+            number = max(choice.tools, default=-1) + 1
+            owners[number] = identity
+    places[key] = number
+    return number
 
 
 def tokens_told(raw: dict[str, Any]) -> int:
@@ -175,6 +224,7 @@ def tokens_told(raw: dict[str, Any]) -> int:
             listed = logprobs.get(field)
             if isinstance(listed, list):
                 told += len(listed)
-        return told
+        if told:
+            return told
     ids = raw.get("token_ids")
     return len(ids) if isinstance(ids, list) else 0

@@ -40,7 +40,7 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
 def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
     choice = reading.choice(raw.get("index"))
     text = raw.get("text")
-    told = tokens_told(raw)
+    told, whole = tokens_told(raw), text
     finish = finish_of(raw.get("finish_reason"))
     if isinstance(text, str) and text:
         text = _without_echo(reading, choice, text)
@@ -48,13 +48,21 @@ def _choice(reading: Reading, raw: dict[str, Any], read: int) -> None:
             if not finish and not reading.echo_prompt:
                 reading.plain = (("choices", 0, "text"), choice.index, CONTENT)
             reading.output(choice, CONTENT, text, read)
-        else:
-            told = 0  # the tokens of the prompt
+        if text != whole:
+            told = _after_echo(reading, raw) if text else 0  # the others are the prompt's
     elif text == "":
         reading.silent(read)
     if told:
         reading.tokens(choice, told)
     choice.finish_reason = finish or choice.finish_reason
+
+
+def _after_echo(reading: Reading, raw: dict[str, Any]) -> int:
+    """How many tokens of a chunk that begins with the echoed prompt are no part of it, as their offsets tell; 0 if they don't."""
+    logprobs = raw.get("logprobs")
+    offsets = logprobs.get("text_offset") if isinstance(logprobs, dict) else None
+    begin = len(reading.echo_prompt or "")
+    return sum(isinstance(at, int) and at >= begin for at in offsets) if isinstance(offsets, list) else 0
 
 
 def _without_echo(reading: Reading, choice: Choice, text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phasemeter.wire.anthropic_messages import compact
 from phasemeter.wire.events import (
     CONTENT,
     REASONING,
@@ -33,6 +34,15 @@ DELTAS = {
     "response.mcp_call.arguments_delta": TOOL,
     "response.code_interpreter_call_code.delta": TOOL,
     "response.audio.transcript.delta": CONTENT,
+    "response.output_audio_transcript.delta": CONTENT,
+    "response.shell_call_command.delta": TOOL,
+    "response.apply_patch_call_operation_diff.delta": TOOL,
+}
+# sound and pictures: output without a text
+MEDIA = {
+    "response.audio.delta": "delta",
+    "response.output_audio.delta": "delta",
+    "response.image_generation_call.partial_image": "partial_image_b64",
 }
 # events that hold a part whole: where its text stands, its channel
 WHOLES = {
@@ -46,6 +56,8 @@ WHOLES = {
     "response.code_interpreter_call_code.done": ("code", TOOL),
     "response.audio.transcript.done": ("transcript", CONTENT),
 }
+# calls that the model writes and the client carries out, told as an object
+CLIENT_CALLS = {"local_shell_call", "shell_call", "computer_call", "apply_patch_call"}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"}
 
 
@@ -60,6 +72,9 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
     channel = DELTAS.get(str(kind))
     if channel is not None:
         _delta(reading, obj, channel, read)
+    elif kind in MEDIA:
+        if obj.get(MEDIA[str(kind)]):
+            reading.output(reading.choice(0), CONTENT, "", read)
     elif kind in WHOLES:
         field, channel = WHOLES[str(kind)]
         _whole(reading, obj.get(field), channel, _place(obj), read)
@@ -170,8 +185,14 @@ def _items(reading: Reading, response: dict[str, Any], read: int) -> None:
 def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> None:
     if not _said(reading).get((number, TOOL)):  # a name told after its arguments came earlier, only unseen
         _name(reading, item.get("name"), number, read)
-    for field in ("arguments", "input"):
+    for field in ("arguments", "input", "code"):
         _whole(reading, item.get(field), TOOL, (number, None), read)
+    if item.get("type") in CLIENT_CALLS:
+        told = item.get("action") or item.get("operation")
+        _whole(reading, compact(told) if isinstance(told, dict) else None, TOOL, (number, None), read)
+    if item.get("type") == "image_generation_call" and item.get("result") and not reading.choice(0).reads:
+        reading.output(reading.choice(0), CONTENT, "", read)
+    reading.sealed = reading.sealed or bool(item.get("encrypted_content"))
     listed = [item.get(field) for field in ("summary", "content")]
     reading.summarised = reading.summarised or bool(listed[0] and not listed[1])
     parts = [part for found in listed if isinstance(found, list) for part in found if isinstance(part, dict)]

@@ -25,7 +25,10 @@ CLOSE_FAILURES = {
     "client_resource": "client_resource",
     "malformed": "malformed_http",
 }
-ERROR_FINISHES = {"error", "abort", "aborted", "cancelled", "canceled"}  # the server gave up
+# the server gave up; the last three are TensorRT-LLM's, DeepSeek's and Zhipu's words for it
+ERROR_FINISHES = {
+    "error", "abort", "aborted", "cancelled", "canceled", "timeout", "insufficient_system_resource", "network_error",
+}  # fmt: skip
 
 
 class Verdict(NamedTuple):
@@ -55,7 +58,7 @@ def judge(stream: StreamReader, close: Close | None, error: str | None) -> Verdi
     if reading.error is not None:
         return failed(*reading.error)
     finishes = [choice.finish_reason for choice in reading.choices.values()]
-    broken = next((reason for reason in finishes if reason in ERROR_FINISHES), None)
+    broken = next((reason for reason in finishes if (reason or "").lower() in ERROR_FINISHES), None)
     if broken is not None:
         return failed("finish_reason_error", f"finish_reason is {broken!r}")
     clean = close in ("eof", "complete")
