@@ -161,13 +161,14 @@ class Engine(StepEnds):
             raise UserError(
                 f"{who}: {longest + 1} tokens of prompt and answer, but max_model_len is {limits.max_model_len}"
             )
-        if longest * request.samples > self._largest_tokens:
-            raise UserError(
-                f"{who}: needs KV for {longest * request.samples} tokens, "
-                f"the pool can give one request {self._largest_tokens}"
-            )
         kv = self.state.kv
-        if request.samples > 1 and not isinstance(kv, ReservedKv):  # a block begun is a block taken, in each sample
+        if request.samples == 1 or isinstance(kv, ReservedKv):  # every sample has its own
+            if longest * request.samples > self._largest_tokens:
+                raise UserError(
+                    f"{who}: needs KV for {longest * request.samples} tokens, "
+                    f"the pool can give one request {self._largest_tokens}"
+                )
+        else:  # they share the prompt's full blocks; a block begun is a block taken, in each sample
             blocks = kv.blocks_of(request.prompt_tokens, request.samples, longest)
             if blocks * kv.block_size > self._largest_tokens:
                 raise UserError(
@@ -276,7 +277,8 @@ class Engine(StepEnds):
         decodes = state.decodes
         heap, ends = decodes.heap, decodes.ends
         padded = self._padded
-        heeding = not state.waiting and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
+        idle = not (state.waiting or state.swapped or state.unpulled)  # nobody waits for room
+        heeding = idle and state.seats < state.limits.max_num_seqs and not padded  # who comes, at once
         undisturbed = horizon  # the last tick at which a step can start with this very batch
         if coming <= horizon and (heeding or self._inbox[0][1] != "waiting"):
             undisturbed = coming - 1
