@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from phasemeter.io import readiness
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.readiness import READ, WRITE, Poller, Selected, poller
 from phasemeter.io.run_directory import RunDirectory
 
 from .loopback import Line, answers, loopback
+from .test_emulator import chat, events, post, serving, talk
 from .test_load import at, closed_plan, closes, fault, plan, raw, send
 from .test_odd_servers import LARGE
 
@@ -85,6 +89,17 @@ def test_without_epoll_a_large_body_and_a_broken_answer_end_as_they_should(tmp_p
     with loopback(fault) as server:
         _, captures = send(tmp_path / "b", at(server), plan(1, body=b"truncated"), PLAIN)
     assert closes(captures) == {"eof": 1} and raw(captures[0]).endswith(b"part")
+
+
+def test_without_epoll_the_emulator_streams_and_is_woken_from_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "HAVE_EPOLL", False)
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    with serving() as emulator:
+        assert isinstance(emulator.server.poller, Selected)
+        asked = post("/v1/chat/completions", chat(stream=True, max_tokens=4))
+        with ThreadPoolExecutor(3) as pool:
+            answers = list(pool.map(talk, [emulator.server.port] * 6, [asked] * 6))
+    assert [events(answer)[-1] for answer in answers] == ["[DONE]"] * 6
 
 
 def told(poll: Poller, fd: int) -> int:

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on one epoll descriptor: whole requests in, raw bytes out.
+"""A small HTTP/1.1 server on one poller: whole requests in, raw bytes out.
 
 Lives here: sockets, framing, keep-alive, writes that the kernel takes in part. Must not live here: what a request asks for.
 One write a call: `Connection.write` hands its bytes to the kernel at once, so that a token's instant is the write's.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +16,8 @@ import httptools
 import msgspec
 
 from phasemeter.errors import ClientResourceError, UserError
+from phasemeter.io import readiness
+from phasemeter.io.readiness import READ, WRITE
 
 MAX_BODY_BYTES = 64 * 2**20
 SERVING_NS = 200_000  # about what a short request costs from its read to the engine
@@ -163,10 +164,12 @@ class HttpServer:
         self.listener.listen(4096)
         self.listener.setblocking(False)
         self.port: int = self.listener.getsockname()[1]
-        self.epoll = select.epoll()
-        self.epoll.register(self.listener.fileno(), select.EPOLLIN)
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self.epoll.register(self.wake_fd, select.EPOLLIN)
+        self.poller = readiness.poller()
+        self.poller.register(self.listener.fileno(), READ)
+        self.woken_fd, self.wake_fd = os.pipe()
+        os.set_blocking(self.woken_fd, False)
+        os.set_blocking(self.wake_fd, False)
+        self.poller.register(self.woken_fd, READ)
         self.connections: dict[int, Connection] = {}
         self.ready: list[Connection] = []  # pipelined requests whose turn has come
         self.buffer = bytearray(256 * 1024)
@@ -177,7 +180,6 @@ class HttpServer:
 
         What comes just before that instant is left to the next poll, but never twice: steps that are always due (a server that
         can't keep up, a pace finer than a request's parsing) must not keep new requests and closes out for ever.
-        `epoll.poll` rounds its wait up to a millisecond; select on the epoll descriptor doesn't.
         """
         ready, self.ready = self.ready, []
         for connection in ready:
@@ -186,17 +188,17 @@ class HttpServer:
         if ready:
             return  # what they asked for may be due at once
         wait_s = 1.0 if until_ns is None else max(0.0, min(1.0, (until_ns - time.monotonic_ns()) / 1e9))
-        if not select.select([self.epoll.fileno()], [], [], wait_s)[0]:
+        if not readiness.ready_within(self.poller, wait_s):
             return
         hurry = until_ns is not None and not self.put_off and until_ns - time.monotonic_ns() < SERVING_NS
         self.put_off = hurry
         if hurry:
             return
-        for fd, event in self.epoll.poll(0, 64):
+        for fd, event in self.poller.poll(0, 64):
             if fd == self.listener.fileno():
                 self._accept()
-            elif fd == self.wake_fd:
-                os.eventfd_read(fd)
+            elif fd == self.woken_fd:
+                os.read(fd, 4096)
             elif (client := self.connections.get(fd)) is not None:
                 self._serve(client, event)
             if until_ns is not None and time.monotonic_ns() > until_ns - SERVING_NS:
@@ -204,7 +206,8 @@ class HttpServer:
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""
-        os.eventfd_write(self.wake_fd, 1)
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes it too
+            os.write(self.wake_fd, b"\0")
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -218,12 +221,12 @@ class HttpServer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(self, sock)
             self.connections[connection.fd] = connection
-            self.epoll.register(connection.fd, select.EPOLLIN)
+            self.poller.register(connection.fd, READ)
 
     def _serve(self, connection: Connection, event: int) -> None:
-        if event & select.EPOLLOUT:
+        if event & WRITE:
             self._flush(connection)
-        if connection.open and event & ~select.EPOLLOUT:
+        if connection.open and event & ~WRITE:
             self._read(connection)
 
     def _read(self, connection: Connection) -> None:
@@ -264,7 +267,7 @@ class HttpServer:
                 self.drop(connection)
 
     def watch(self, connection: Connection, *, writing: bool) -> None:
-        self.epoll.modify(connection.fd, select.EPOLLIN | (select.EPOLLOUT if writing else 0))
+        self.poller.modify(connection.fd, READ | (WRITE if writing else 0))
 
     def drop(self, connection: Connection, *, reset: bool = False) -> None:
         """Close a connection; `reset` sends RST instead of FIN. A request being answered is reported as gone."""
@@ -272,8 +275,7 @@ class HttpServer:
             return
         connection.open = False
         del self.connections[connection.fd]
-        with contextlib.suppress(OSError):
-            self.epoll.unregister(connection.fd)
+        readiness.forget(self.poller, connection.fd)
         if reset:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         connection.sock.close()
@@ -283,6 +285,7 @@ class HttpServer:
     def close(self) -> None:
         for connection in list(self.connections.values()):
             self.drop(connection)
-        self.epoll.close()
+        self.poller.close()
+        os.close(self.woken_fd)
         os.close(self.wake_fd)
         self.listener.close()

@@ -1,6 +1,6 @@
 """Which sockets are ready: epoll where there is one, else what `selectors` finds (kqueue on macOS), spoken to like epoll.
 
-Lives here: the poller and the two waits that the sender needs. Must not live here: what is done with a ready socket.
+Lives here: the poller and the waits that the sender and the emulator need. Must not live here: what is done with a ready socket.
 
 Instants are waited for more finely than `epoll.poll` can, which rounds up to a millisecond: `select` on its descriptor does not.
 kqueue takes nanoseconds by itself.
@@ -68,6 +68,13 @@ def forget(poll: Poller, fd: int) -> None:
     """To be called before a registered descriptor is closed."""
     if fd >= 0 and isinstance(poll, Selected):
         poll.forget(fd)
+
+
+def ready_within(poll: Poller, seconds: float) -> bool:
+    """Whether something is ready within `seconds`, waited for as exactly as the system can."""
+    if isinstance(poll, Selected):
+        return bool(poll.poll(seconds))
+    return bool(select.select([poll], (), (), seconds)[0])  # type: ignore[type-var]  # epoll has a fileno
 
 
 def wait_finely(poll: Poller, seconds: float, most: int) -> Events:
