@@ -124,6 +124,15 @@ def test_goodput_promised_above_what_was_offered_is_undecided() -> None:
     assert (line.reason or "").startswith("offered_less")
 
 
+def test_what_a_cut_off_run_never_offered_does_not_lower_its_rates() -> None:
+    rows = [row(i) for i in range(200)]  # two a second
+    unsent = [row(i, outcome="unsent", send_start_ns=None, sent_ns=None) for i in range(200, 1000)]
+    text = "workload: {arrivals: {poisson: 2/s}}\ncapacity: {objectives: {ttft: 1 s}, goodput: 1.8 req/s}"
+    whole, cut = verdict(text, rows), verdict(text, [*rows, *unsent])
+    assert [(line.verdict, line.value) for line in cut.lines] == [(line.verdict, line.value) for line in whole.lines]
+    assert whole.verdict == "met"
+
+
 def test_cost_follows_from_the_price_and_the_tokens() -> None:
     rows = [row(i) for i in range(400)]  # 22 tokens a second
     answer = verdict("cost: {price_per_hour: 2.2, per_million_output_tokens: 100}", rows)

@@ -49,6 +49,18 @@ def test_the_longest_interval_at_peak_concurrency_is_steady_and_ramp_and_drain_a
     assert found["output_tokens_per_s"] == found["steady"]["output_tokens_per_s"]
 
 
+def test_what_a_run_that_was_cut_off_never_offered_is_no_part_of_its_window() -> None:
+    """Cut off after 5 of 20 s at one a second: it carried one a second, not a quarter of that."""
+    summary = Summary()
+    for second in range(6):
+        summary.add(row([200], send_ms=second * 1e3, output_tokens=1))
+    for second in range(6, 20):
+        summary.add(row([], due_ms=second * 1e3, outcome="unsent", send_start_ns=None, sent_ns=None))
+    steady = summary.result(Manifest(rate_per_s=1.0, requests=20)).throughput["steady"]
+    assert (steady["window"]["start_s"], steady["window"]["end_s"]) == (0, 5)
+    assert steady["requests_per_s"] == 1
+
+
 def test_a_slot_between_two_requests_does_not_end_the_steady_window() -> None:
     starts = np.array([0, 0, 100, 101, 200, 205]) * 10**7
     ends = np.array([99, 100, 199, 200, 300, 305]) * 10**7

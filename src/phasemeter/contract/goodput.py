@@ -235,7 +235,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return ratios
 
 
-def goodput_of(contract: Contract, rows: Iterable[RequestRow], window_s: float | None = None) -> Goodput | None:
+def goodput_of(contract: Contract, rows: Iterable[RequestRow]) -> Goodput | None:
     """A run's goodput under a contract; None where it promises no latency to a request."""
     promise = promise_of(contract)
     if promise is None:
@@ -243,33 +243,25 @@ def goodput_of(contract: Contract, rows: Iterable[RequestRow], window_s: float |
     meter = Meter(promise)
     for row in rows:
         meter.add(row)
-    return summed(meter.judged(), window_s, contract.confidence)
+    return summed(meter.judged(), contract.confidence)
 
 
-def goodput(
-    rows: Sequence[RequestRow],
-    objectives: Mapping[str, float],
-    window_s: float | None = None,
-    confidence: float = 0.95,
-) -> Goodput:
-    """Goodput of the rows that were due in the window (measured ones), of `window_s` seconds.
-
-    `window_s` None: from the first due to the last; rate-free where that has no length (all due at once).
-    """
+def goodput(rows: Sequence[RequestRow], objectives: Mapping[str, float], confidence: float = 0.95) -> Goodput:
+    """Goodput of the measured ones of `rows` under limits in seconds."""
     meter = Meter(Promise(objectives={None: objectives}, attainment=1.0))
     for row in rows:
         meter.add(row)
-    if window_s is None and rows:
-        window_s = (max(row.due_ns for row in rows) - min(row.due_ns for row in rows)) / 1e9
-    return summed(meter.judged(), window_s, confidence)
+    return summed(meter.judged(), confidence)
 
 
-def summed(judged: Judged, window_s: float | None = None, confidence: float = 0.95) -> Goodput:
-    """The shares and rates of judged requests."""
+def summed(judged: Judged, confidence: float = 0.95) -> Goodput:
+    """The shares and rates of judged requests, over the window from the first due to the last of those that were sent.
+
+    No rate where that has no length (all due at once).
+    """
     good, said = judged.good()
     n = int(said.sum())
-    if window_s is None and judged.due_ns.size:
-        window_s = float(judged.due_ns[-1] - judged.due_ns[0]) / 1e9
+    window_s = float(judged.due_ns[-1] - judged.due_ns[0]) / 1e9 if judged.due_ns.size else None
     attainment = float(good.sum()) / n if n else None
     strain = judged.strain()[said]
     bounds = attainment_interval(good[said], confidence, strain) if n else (None, None)

@@ -31,7 +31,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     invalid_checks: tuple[str, ...] = ()
     phases: Mapping[str, Sequence[float] | Histogram] = {}
     server_boundaries: frozenset[str] = frozenset()
-    window_s: float | None = None
     offered_per_s: float | None = None
     manifest: Mapping[str, Any] = {}
 
@@ -98,7 +97,7 @@ def _capacity(capacity: Capacity, contract: Contract, facts: Facts) -> list[Line
     if capacity.error_budget is not None:
         lines.append(_error_budget(capacity, rows, contract.confidence))
     if capacity.attainment is not None or capacity.goodput_per_s is not None:
-        seen = goodput(rows, capacity.objectives, facts.window_s, contract.confidence)
+        seen = goodput(rows, capacity.objectives, contract.confidence)
         n = seen.good + seen.bad
         notes = tuple(f"{count} not evaluable ({reason})" for reason, count in seen.not_evaluable_reasons.items())
         if capacity.attainment is not None:

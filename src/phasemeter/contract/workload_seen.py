@@ -87,6 +87,7 @@ def _declared_rate(arrivals: Any) -> float | None:
 
 
 def _arrivals(rate: float, rows: Sequence[RequestRow]) -> Seen:
+    rows = [row for row in rows if row.outcome != "unsent"]  # what a cut-off run never came to offer was not realised
     length = (rows[-1].due_ns - rows[0].due_ns) / 1e9 if len(rows) > 1 else 0.0
     if length <= 0:
         return Seen(as_declared=False, value=None, declared=rate, n=len(rows), unit="req/s", reason="no_evidence")

@@ -268,7 +268,7 @@ class Summary:
                 kind="whole_run", start_ns=facts.started_ns, end_ns=facts.ended_ns, rule="start to end of the run"
             )
         if load.mode == "open":
-            steady = throughput.steady_open(columns.present("due", measured))
+            steady = throughput.steady_open(columns.present("due", measured & ~columns.outcome("unsent")))
         else:
             sent = measured & ~np.isnan(columns.floats("send_start"))
             steady = throughput.steady_closed(starts, columns.ints("end")[sent])

@@ -42,7 +42,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
     """What came, as columns. `event_*` are output events; `spread_*` are requests known only by first, last and tokens.
 
     `completed_ns`: ends of ok requests. `prompts_ns`, `prompts`: when each request's prompt was done (its first output) and
-    its tokens, None where some ok request's are unknown. `estimated`: tokens in `event_tokens` that are estimates.
+    its tokens (unknown ones at the mean of the known), None where none is known. `estimated`: tokens in `event_tokens` that are estimates.
     """
 
     completed_ns: Ints
@@ -70,7 +70,8 @@ def whole_run(starts_ns: Ints, ends_ns: Ints) -> Window | None:
 
 
 def steady_open(dues_ns: Ints) -> Window | None:
-    """Open loop: from the first measured request's due to the last's, so that the drain is out."""
+    """Open loop: from the first measured request's due to the last's, so that the drain is out. `dues_ns` are of requests that
+    were offered: in a run that was cut off, what was due after its end is no part of it."""
     if not len(dues_ns):
         return None
     return Window(

@@ -204,9 +204,7 @@ def _told(found: Rows, tables: TableWriter | None = None, contract: Contract | N
         if tables is not None:
             tables.add(row, instants_by_boundary(told), duration_columns(told))
     result = summary.result(found.manifest, found.facts)
-    counted = (
-        None if meter is None or contract is None else summed(meter.judged(), None, contract.confidence).document()
-    )
+    counted = None if meter is None or contract is None else summed(meter.judged(), contract.confidence).document()
     return msgspec.structs.replace(result, budget=budget.document(evidence), goodput=counted)
 
 
