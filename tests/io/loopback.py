@@ -64,8 +64,15 @@ class Line:
     def say(self, data: bytes) -> None:
         self.sock.sendall(data)
 
-    def answer(self, body: bytes = b"ok", extra: bytes = b"") -> None:
-        self.say(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body))
+    def answer(self, body: bytes = b"ok", extra: bytes = b"", *, last: bool = False) -> None:
+        say = self.last if last else self.say
+        say(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body))
+
+    def last(self, data: bytes) -> None:
+        """Say it and close our half in one packet, so that nobody can find the one without the other."""
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        self.say(data)
+        self.sock.shutdown(socket.SHUT_WR)
 
     def stream(self, parts: list[bytes], pause_s: float = 0.0) -> None:
         self.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -24,7 +24,7 @@ def test_handing_over_does_not_wait_for_a_slow_disk() -> None:
     may_write, written = threading.Event(), []
 
     def slow(block: bytes) -> None:
-        may_write.wait(10)
+        may_write.wait()
         written.append(block)
 
     behind = Behind(slow)

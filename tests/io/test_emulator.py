@@ -26,6 +26,7 @@ from phasemeter.serving.events import Truth as EngineTruth
 from phasemeter.serving.sequence import Request
 
 STEP_NS = 4_000_000
+PATIENCE_S = 60.0  # an end for what never should take so long, however busy the machine is
 
 
 class Metronome:
@@ -114,20 +115,17 @@ def serving(
         yield emulator
     finally:
         emulator.stop()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def talk(port: int, raw: bytes) -> bytes:
-    """Send bytes, read until the server closes or is silent for a while."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+    """Send bytes, read until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as sock:
         sock.sendall(raw)
-        sock.settimeout(1.0)
         got = b""
         while True:
             try:
                 data = sock.recv(65536)
-            except TimeoutError:
-                return got
             except ConnectionResetError:
                 return got + b"<reset>"
             if not data:
@@ -242,7 +240,7 @@ def test_a_connection_serves_one_request_after_another_in_pieces_and_pipelined()
     one = post("/v1/chat/completions", chat(max_tokens=2)).replace(b"Connection: close", b"Connection: keep-alive")
     with serving() as emulator:
         response = talk(emulator.server.port, one + one.replace(b"keep-alive", b"close"))
-        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=PATIENCE_S) as sock:
             for i in range(len(one)):
                 sock.sendall(one[i : i + 1])
             assert sock.recv(65536).startswith(b"HTTP/1.1 200")
@@ -281,9 +279,16 @@ def test_several_tokens_a_chunk_and_a_reasoning_phase_keep_every_token() -> None
 
 
 def test_an_early_role_comes_before_the_first_token_is_due() -> None:
-    with serving() as emulator, socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+    with (
+        serving() as emulator,
+        socket.create_connection(("127.0.0.1", emulator.server.port), timeout=PATIENCE_S) as sock,
+    ):
         sock.sendall(post("/v1/chat/completions", chat(stream=True, emulate={"role_early": True})))
-        assert b'"role":"assistant"' in sock.recv(400)
+        got = b""
+        while b"\r\n\r\n" not in got or not got.endswith(b"\r\n"):
+            got += (part := sock.recv(65536))
+            assert part
+    assert dechunk(got)[1].startswith(b"data: ") and b'"role":"assistant"' in got
 
 
 def test_a_stall_and_a_slow_network_delay_writes_and_not_the_plan(tmp_path: Path) -> None:
@@ -300,7 +305,8 @@ def test_a_stall_and_a_slow_network_delay_writes_and_not_the_plan(tmp_path: Path
     gaps = [
         written - planned for planned, written in zip(stalled.planned_ns, stalled.written_ns, strict=True) if written
     ]
-    assert max(gaps[:2]) < gaps[2] and gaps[2] >= 0.2e9 - 2 * STEP_NS
+    assert gaps[2] >= 0.2e9 - 2 * STEP_NS
+    assert stalled.written_ns[2] - stalled.written_ns[1] >= 0.2e9 - 2 * STEP_NS  # the ones before were not held up
     assert {b - a for a, b in zip(stalled.planned_ns, stalled.planned_ns[1:], strict=False)} == {STEP_NS}
     late = [written - planned for planned, written in zip(slowed.planned_ns, slowed.written_ns, strict=True) if written]
     assert min(late) >= 0.1e9
@@ -322,19 +328,26 @@ def test_the_truth_says_what_was_planned_and_written_and_joins_by_id(tmp_path: P
 
 def test_a_client_that_leaves_is_on_record(tmp_path: Path) -> None:
     with serving(tmp_path / "truth.jsonl") as emulator:
-        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=PATIENCE_S) as sock:
             sock.sendall(post("/v1/chat/completions", chat(stream=True, max_tokens=1000)))
             sock.recv(4096)
-        for _ in range(200):
-            if emulator.metrics.success["abort"]:
-                break
+        until = time.monotonic() + PATIENCE_S
+        while not emulator.metrics.success["abort"] or emulator.streams:
+            assert time.monotonic() < until, "nobody noticed"
             time.sleep(0.01)
-        assert emulator.metrics.success["abort"] == 1 and not emulator.streams
+        assert emulator.metrics.success["abort"] == 1
     assert read_truth(tmp_path / "truth.jsonl")[0].outcome == "client_gone"
 
 
-def test_metrics_have_vllms_names_and_count_what_happened() -> None:
-    with serving() as emulator:
+def decode_bounds_s(truths: list[Truth]) -> tuple[float, float]:
+    """Between which two sums the decode times lie: a step is over after its plan and before its tokens were written."""
+    pairs = [(one.planned_ns, one.written_ns) for one in truths]
+    least = sum(max(0, planned[-1] - (written[0] or 0)) for planned, written in pairs)
+    return least / 1e9, sum((written[-1] or 0) - planned[0] for planned, written in pairs) / 1e9
+
+
+def test_metrics_have_vllms_names_and_count_what_happened(tmp_path: Path) -> None:
+    with serving(tmp_path / "truth.jsonl") as emulator:
         for _ in range(3):
             talk(emulator.server.port, post("/v1/chat/completions", chat(stream=True, max_tokens=5)))
         get = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -352,9 +365,8 @@ def test_metrics_have_vllms_names_and_count_what_happened() -> None:
     assert samples["vllm:inter_token_latency_seconds_bucket", "0.01", None] == 12
     assert samples["vllm:e2e_request_latency_seconds_bucket", "+Inf", None] == 3
     decode = samples["vllm:request_decode_time_seconds_sum", None, None]
-    assert decode == pytest.approx(
-        3 * 4 * STEP_NS / 1e9, abs=0.3
-    )  # as it was, not as planned: a busy machine steps late
+    least, most = decode_bounds_s(read_truth(tmp_path / "truth.jsonl"))  # as it was, not as planned
+    assert least <= decode <= most and decode > 0
     assert samples["vllm:kv_cache_usage_perc", None, None] == 0.25
     assert samples["vllm:request_num_preemptions_count", None, None] == 3
     assert samples["vllm:request_num_preemptions_sum", None, None] == 0
@@ -393,20 +405,20 @@ class Collector(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_span_joins_the_clients_trace_and_carries_vllms_attributes() -> None:
+def test_a_span_joins_the_clients_trace_and_carries_vllms_attributes(tmp_path: Path) -> None:
     Collector.received = []
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         thread = threading.Thread(target=collector.serve_forever)
         thread.start()
         exporter = SpanExporter(f"http://127.0.0.1:{collector.server_port}")
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        with serving(spans=exporter) as emulator:
+        with serving(tmp_path / "truth.jsonl", spans=exporter) as emulator:
             talk(
                 emulator.server.port,
                 post("/v1/chat/completions", chat(stream=True), f"traceparent: {parent}", "X-Request-Id: q"),
             )
         collector.shutdown()
-        thread.join(10)
+        thread.join(PATIENCE_S)
     spans = ExportTraceServiceRequest.FromString(Collector.received[0]).resource_spans[0].scope_spans[0].spans
     values = {one.key: one.value for one in spans[0].attributes}
     assert spans[0].name == "llm_request" and spans[0].trace_id.hex() == parent[3:35]
@@ -414,7 +426,8 @@ def test_a_span_joins_the_clients_trace_and_carries_vllms_attributes() -> None:
     assert values["gen_ai.request.id"].string_value == "chatcmpl-q"
     assert values["gen_ai.usage.completion_tokens"].int_value == 6
     decode = values["gen_ai.latency.time_in_model_decode"].double_value
-    assert decode == pytest.approx(5 * STEP_NS / 1e9, abs=0.1)
+    least, most = decode_bounds_s(read_truth(tmp_path / "truth.jsonl"))
+    assert least <= decode <= most and decode > 0
 
 
 def test_an_emulator_that_lags_says_so_and_one_that_does_not_stays_silent() -> None:
@@ -497,7 +510,7 @@ class Racing(Metronome):
         return 1 if self.left else None
 
     def advance(self, now_ns: int) -> list[Event]:
-        time.sleep(0.0003)
+        time.sleep(0.001)
         self.next_ns = now_ns - 20_000_000 if self.left else None
         return super().advance(now_ns - 20_000_000)
 
@@ -507,7 +520,7 @@ def test_a_server_that_cannot_keep_up_still_hears_and_says_so_everywhere_and_onc
     get = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with serving(tmp_path / "truth.jsonl", engine=Racing()) as emulator:
         emulator.complain = said.append
-        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=PATIENCE_S) as sock:
             sock.sendall(post("/v1/chat/completions", chat(stream=True, max_tokens=4000, ignore_eos=True)))
             sock.recv(4096)
             for _ in range(200):
@@ -542,7 +555,7 @@ def test_a_client_found_gone_while_a_step_is_written_leaves_the_others_in_order(
     body = chat(stream=True, max_tokens=40, ignore_eos=True)
     with serving(tmp_path / "truth.jsonl") as emulator:
         leaver = post("/v1/chat/completions", body, "X-Request-Id: leaver")
-        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=5) as sock:
+        with socket.create_connection(("127.0.0.1", emulator.server.port), timeout=PATIENCE_S) as sock:
             sock.sendall(leaver)
             assert talk(emulator.server.port, post("/v1/chat/completions", body)).endswith(b"0\r\n\r\n")
     gone, stayed = read_truth(tmp_path / "truth.jsonl")

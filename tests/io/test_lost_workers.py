@@ -20,10 +20,10 @@ from phasemeter.errors import UserError
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.io.target import target_of
-from phasemeter.io.workers import Load, Progress, run_load
+from phasemeter.io.workers import FIRST_SPOOL_S, Load, Progress, run_load
 from phasemeter.records.request import PlannedRequest
 
-from .loopback import Line, loopback
+from .loopback import PATIENCE_S, Line, Loopback, loopback
 from .test_load import at, closes, plan
 
 RUN = """
@@ -67,13 +67,21 @@ def in_a_process(
 
 def worker_pid(folder: Path) -> int:
     """The process that writes worker 0's capture, once it does."""
-    for _ in range(500):
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
         if (folder / "capture" / "worker-0.capture").exists():
             readers = RunDirectory(folder).readers()
             if readers and readers[0].header is not None:
                 return readers[0].header.pid
         time.sleep(0.01)
     raise AssertionError("no worker came")
+
+
+def wait_for_requests(server: Loopback, count: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while len(server.requests) < count:
+        assert time.monotonic() < until, f"only {len(server.requests)} requests came"
+        time.sleep(0.01)
 
 
 def holds(line: Line) -> None:
@@ -88,14 +96,21 @@ def counted(folder: Path) -> dict[str | None, int]:
 
 def test_a_killed_worker_is_noticed_and_the_other_goes_on(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
-    killed: list[int] = []
+    killed = threading.Event()
 
     def kill_first(progress: Progress) -> None:
-        if progress.done >= 10 and not killed:
-            killed.append(directory.readers()[0].header.pid)  # type: ignore[union-attr]
-            os.kill(killed[0], signal.SIGKILL)
+        if progress.done >= 10 and not killed.is_set():
+            os.kill(directory.readers()[0].header.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            killed.set()
 
-    with loopback() as server:
+    def pauses(line: Line) -> None:
+        """After some answers none until the worker is killed: it leaves requests without an end."""
+        while line.request() is not None:
+            if len(server.requests) > 20:
+                killed.wait(PATIENCE_S)
+            line.answer()
+
+    with loopback(pauses) as server:
         load = Load(requests=plan(60, gap_ms=20), target=at(server), options=LoadOptions(processes=2, prewarm=2))
         outcome = run_load(directory, load, kill_first)
     assert outcome.reasons[0].startswith("lost") and outcome.reasons[1] == "done" and not outcome.whole
@@ -108,17 +123,15 @@ def test_a_killed_worker_is_noticed_and_the_other_goes_on(tmp_path: Path) -> Non
 
 def test_killing_the_parent_stops_its_workers_and_the_capture_stays_readable(tmp_path: Path) -> None:
     with loopback() as server:
-        parent = in_a_process(tmp_path / "run", server.port, count=400)
+        parent = in_a_process(tmp_path / "run", server.port, count=1000)
         worker = worker_pid(tmp_path / "run")
-        time.sleep(0.6)
+        wait_for_requests(server, 20)
         parent.kill()
         parent.wait()
-        for _ in range(300):
-            if not Path(f"/proc/{worker}").exists():
-                break
+        until = time.monotonic() + PATIENCE_S
+        while Path(f"/proc/{worker}").exists():
+            assert time.monotonic() < until, "the worker outlived its parent"
             time.sleep(0.02)
-        else:
-            raise AssertionError("the worker outlived its parent")
     assert parent.stdout is not None
     parent.stdout.close()
     found = counted(tmp_path / "run")
@@ -128,14 +141,14 @@ def test_killing_the_parent_stops_its_workers_and_the_capture_stays_readable(tmp
 
 def test_sigterm_to_a_worker_keeps_what_came_and_leaves_the_rest_unsent(tmp_path: Path) -> None:
     with loopback(holds) as server:
-        parent = in_a_process(tmp_path / "run", server.port, count=100)
+        parent = in_a_process(tmp_path / "run", server.port, count=1000)
         worker = worker_pid(tmp_path / "run")
-        time.sleep(0.4)
+        wait_for_requests(server, 10)
         os.kill(worker, signal.SIGTERM)
-        said, _ = parent.communicate(timeout=20)
+        said, _ = parent.communicate(timeout=PATIENCE_S)
     assert said.split() == ["started", "stopped"]
     found = counted(tmp_path / "run")
-    assert set(found) == {"cancelled", "unsent"} and sum(found.values()) == 100
+    assert set(found) == {"cancelled", "unsent"} and sum(found.values()) == 1000
     cancelled = [c for c in RunDirectory.open(tmp_path / "run").captures() if c.close == "cancelled"]
     answered = [c for c in cancelled if c.reads]  # the last one's answer may have been on its way
     assert answered and all(c.reads[-1].data.endswith(b"half") for c in answered)
@@ -150,11 +163,11 @@ def test_ctrl_c_stops_sending_and_keeps_everything(tmp_path: Path) -> None:
             asked.set()
 
     with loopback() as server:
-        load = Load(requests=plan(300, gap_ms=20), target=at(server), options=LoadOptions(prewarm=1))
+        load = Load(requests=plan(1000, gap_ms=20), target=at(server), options=LoadOptions(prewarm=1))
         outcome = run_load(directory, load, look, asked.is_set)
     found = counted(tmp_path / "run")
     assert outcome.interrupted and not outcome.whole
-    assert found["complete"] >= 5 and found["unsent"] > 100 and sum(found.values()) == 300
+    assert found["complete"] >= 5 and found["unsent"] > 100 and sum(found.values()) == 1000
 
 
 def test_a_full_disk_ends_the_run_with_its_reason_and_what_is_written_can_be_read(tmp_path: Path) -> None:
@@ -164,7 +177,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_what_is_written_can_be_rea
 
     with loopback(much) as server:
         parent = in_a_process(tmp_path / "run", server.port, count=200, gap_ms=10, size_limit=400_000)
-        said, _ = parent.communicate(timeout=30)
+        said, _ = parent.communicate(timeout=PATIENCE_S)
     assert "can't be written" in said
     captures = list(RunDirectory.open(tmp_path / "run").captures())
     found = dict(Counter(c.close for c in captures))
@@ -175,7 +188,7 @@ def test_a_full_disk_ends_the_run_with_its_reason_and_what_is_written_can_be_rea
 def test_too_few_descriptors_are_said_before_the_run_with_the_number_needed(tmp_path: Path) -> None:
     with loopback() as server:
         parent = in_a_process(tmp_path / "run", server.port, count=10, files=256, open_=2000)
-        said, _ = parent.communicate(timeout=20)
+        said, _ = parent.communicate(timeout=PATIENCE_S)
     assert parent.returncode == 2
     assert "ulimit -n 2064" in said and "256" in said and "2000" in said
     assert server.requests == []
@@ -188,8 +201,8 @@ def test_descriptors_that_run_out_within_the_run_are_our_own_failure_and_the_res
             line.answer()
 
     with loopback(late) as server:
-        parent = in_a_process(tmp_path / "run", server.port, count=200, gap_ms=2, files=96, open_=10)
-        said, _ = parent.communicate(timeout=30)
+        parent = in_a_process(tmp_path / "run", server.port, count=200, gap_ms=0, files=96, open_=10)
+        said, _ = parent.communicate(timeout=PATIENCE_S)
     assert said.split() == ["started", "done"]
     found = counted(tmp_path / "run")
     assert set(found) == {"complete", "client_resource"} and sum(found.values()) == 200
@@ -216,20 +229,25 @@ def few_ports(folder: Path) -> None:
     """Within a network of its own that has thirty local ports: more requests at once than that, to two addresses."""
     from_ports: dict[str, dict[str | None, int]] = {}
     for host in ("127.0.0.1", "127.0.0.2"):
+        none_left = threading.Event()
+
+        def look(progress: Progress, none_left: threading.Event = none_left) -> None:
+            if progress.failed >= 31:
+                none_left.set()
+
+        def holds_then_answers(line: Line, none_left: threading.Event = none_left) -> None:
+            while line.request() is not None:
+                none_left.wait(PATIENCE_S / 2)
+                line.answer()
+
         with loopback(holds_then_answers, host=host) as server:
             directory = RunDirectory.create(folder / host)
             target = target_of(f"http://{host}:{server.port}/")
-            run_load(directory, Load(requests=plan(60, gap_ms=1), target=target, options=LoadOptions(prewarm=1)))
+            run_load(directory, Load(requests=plan(60, gap_ms=1), target=target, options=LoadOptions(prewarm=1)), look)
         found = list(directory.captures())
         from_ports[host] = closes(found)
         assert all("EADDRNOTAVAIL" in (c.error or "") for c in found if c.close == "client_resource")
     sys.stdout.write(repr(from_ports))
-
-
-def holds_then_answers(line: Line) -> None:
-    while line.request() is not None:
-        time.sleep(0.5)
-        line.answer()
 
 
 def test_ports_that_run_out_are_our_own_failure_and_another_address_has_its_own(tmp_path: Path) -> None:
@@ -252,7 +270,7 @@ def test_ports_that_run_out_are_our_own_failure_and_another_address_has_its_own(
 def test_a_schedule_that_can_not_be_written_on_is_sent_as_far_as_it_goes_and_said(tmp_path: Path) -> None:
     def requests() -> Iterator[tuple[PlannedRequest, bytes]]:
         yield from plan(10)
-        time.sleep(0.4)  # the beginning is spooled, the run has begun
+        time.sleep(FIRST_SPOOL_S + 0.1)  # the beginning is spooled, the run has begun
         yield from plan_from(10, 5)
         raise OSError(28, "No space left on device")
 
@@ -287,5 +305,5 @@ def test_an_output_folder_that_exists_is_refused(tmp_path: Path, name: str) -> N
     (tmp_path / name).mkdir()
     with loopback() as server:
         parent = in_a_process(tmp_path / name, server.port)
-        said, _ = parent.communicate(timeout=20)
+        said, _ = parent.communicate(timeout=PATIENCE_S)
     assert parent.returncode == 2 and "exists already" in said

@@ -23,7 +23,7 @@ def body(name: str) -> bytes:
 
 def export(address: str, sent: bytes) -> bytes:
     with grpc.insecure_channel(address.removeprefix("grpc://")) as channel:
-        answer: bytes = channel.unary_unary(METHOD)(sent, timeout=10)
+        answer: bytes = channel.unary_unary(METHOD)(sent, timeout=60)
         return answer
 
 

@@ -15,7 +15,7 @@ from phasemeter.io.otlp_receiver import OtlpReceiver, otlp_receiver
 def post(
     receiver: OtlpReceiver, body: bytes, path: str = "/v1/traces", kind: str = "application/x-protobuf", times: int = 1
 ) -> list[int]:
-    connection = http.client.HTTPConnection(receiver.address.split("/")[2], timeout=10)
+    connection = http.client.HTTPConnection(receiver.address.split("/")[2], timeout=60)
     found = []
     for _ in range(times):
         connection.request("POST", path, body, {"Content-Type": kind})

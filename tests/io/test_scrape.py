@@ -35,7 +35,7 @@ def server(*pieces: bytes, forever: bool = False, hang: bool = False) -> Iterato
                     while forever and not stop.is_set():
                         connection.sendall(pieces[-1])
                     if hang:
-                        stop.wait(10)
+                        stop.wait()
             except OSError:
                 continue
 
@@ -47,7 +47,7 @@ def server(*pieces: bytes, forever: bool = False, hang: bool = False) -> Iterato
         stop.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join(60)
 
 
 OK = b"HTTP/1.1 200 OK\r\nProcess-Start-Time-Unix: 77\r\nContent-Length: 4\r\n\r\n"
@@ -78,11 +78,10 @@ def test_a_page_without_end_is_bounded_in_size() -> None:
 
 
 def test_a_trickle_is_bounded_in_time() -> None:
-    with server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", hang=True) as url:
-        began = time.monotonic()
-        with pytest.raises(NetworkError):
-            scrape(url, timeout_s=0.3)
-        assert time.monotonic() - began < 8
+    """It has no end of its own: without a bound it would be waited for as long as the server lives."""
+    trickle = (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n")
+    with server(*trickle, hang=True) as url, pytest.raises(NetworkError):
+        scrape(url, timeout_s=0.3)
 
 
 def test_a_head_that_trickles_without_end_is_cut_off_in_time() -> None:
@@ -92,7 +91,7 @@ def test_a_head_that_trickles_without_end_is_cut_off_in_time() -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):
             connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-            for _ in range(200):
+            while True:  # until the other side has had enough
                 connection.sendall(b"y")
                 time.sleep(0.05)
 
@@ -102,7 +101,7 @@ def test_a_head_that_trickles_without_end_is_cut_off_in_time() -> None:
         with pytest.raises(LateError, match=r"within 0\.3 s"):
             scrape(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics", timeout_s=0.3)
         assert dripping.is_alive()  # it was not waited out
-    dripping.join(5)
+    dripping.join(60)
 
 
 def test_a_refusal_carries_the_servers_words() -> None:

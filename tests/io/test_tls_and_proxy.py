@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.proxy import excepted, proxy_for, shown
 from phasemeter.io.target import Limits, Proxy, Target, Tls, head, target_of
 
-from .loopback import Line, Speak, answers, loopback
+from .loopback import PATIENCE_S, Line, Speak, answers, loopback
 from .test_load import closes, plan, raw, send, sipping
 
 
@@ -39,7 +40,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def secure(port: int, host: str = "127.0.0.1", **tls: object) -> Target:
-    return target_of(f"https://{host}:{port}/x", tls=Tls(**tls), limits=Limits(first_byte_s=5))  # type: ignore[arg-type]
+    return target_of(f"https://{host}:{port}/x", tls=Tls(**tls), limits=Limits(first_byte_s=PATIENCE_S))  # type: ignore[arg-type]
 
 
 def test_a_run_over_tls_keeps_plaintext_under_kernel_stamps(tmp_path: Path, authority: Authority) -> None:
@@ -106,14 +107,19 @@ def relay(target_port: int) -> Speak:
         upstream = socket.create_connection(("127.0.0.1", target_port))
 
         def back() -> None:
-            while data := upstream.recv(65536):
-                line.say(data)
+            with suppress(OSError):  # either side may leave
+                while data := upstream.recv(65536):
+                    line.say(data)
 
         thread = threading.Thread(target=back, daemon=True)
         thread.start()
-        while data := line.sock.recv(65536):
-            upstream.sendall(data)
-        upstream.close()
+        try:
+            while data := line.sock.recv(65536):
+                upstream.sendall(data)
+            upstream.shutdown(socket.SHUT_RDWR)
+        finally:
+            thread.join(PATIENCE_S)
+            upstream.close()
 
     return speak
 
@@ -239,7 +245,7 @@ def test_a_head_answer_ends_with_its_headers_and_limits_hold() -> None:
     def promises(line: Line) -> None:
         line.request()
         line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n")
-        threading.Event().wait(1.0)
+        line.until_left()
 
     with loopback(promises) as server:
         target = target_of(f"http://127.0.0.1:{server.port}/", limits=Limits(idle_s=0.2))

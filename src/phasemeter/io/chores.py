@@ -21,6 +21,7 @@ from phasemeter.io.due import Due
 from phasemeter.io.exchange import Exchange
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.pool import Pool
+from phasemeter.io.readiness import WRITE
 from phasemeter.io.target import Limits
 from phasemeter.records.capture import Close
 
@@ -185,8 +186,16 @@ class Chores:
                     )
             elif first is not None and now - (exchange.send_start_ns or now) > first:
                 expired.append((exchange, "timeout_first_byte", f"no byte within {limits.first_byte_s:g} s"))
+        unread = self._unread() if expired else frozenset()
         for exchange, close, error in expired:
-            self.books.cut(exchange, close, error, now)
+            heard = exchange.conn is not None and exchange.conn.fd in unread
+            if not heard or close == "timeout_total" or self._only_heartbeats(exchange):
+                self.books.cut(exchange, close, error, now)
+
+    def _unread(self) -> frozenset[int]:
+        """Descriptors with bytes that were not read yet: after a sleep of our own it is we who were silent, not the server."""
+        pool = self.books.pool
+        return frozenset(fd for fd, mask in pool.poll.poll(0, len(pool.by_fd) + 1) if mask & ~WRITE)
 
     def _said_all(self, exchange: Exchange) -> bool:
         """Whether its last read was its last word: each read is looked at once, however long the silence after it."""

@@ -61,20 +61,22 @@ class _Exchange:
         self._limits = conn.route.target.limits
         self._total_ns: int | None = None
 
-    def _await(self, events: int, since_ns: int, limit_s: float | None, close: Close) -> None:
-        """Raises Ended(close) when nothing happens in time."""
+    def _await(self, events: int, since_ns: int, limit_s: float | None, close: Close, *, firm: bool = False) -> None:
+        """Raises Ended(close) when nothing happens in time. What came while we slept was in time, unless the limit is `firm`."""
         until = [since_ns + round(limit_s * 1e9)] if limit_s is not None else []
         total = self._limits.total_s
         if total is not None and self.send_start_ns is not None:
             until.append(self.send_start_ns + round(total * 1e9))
         poll = select.poll()
         poll.register(self.conn.fd, events)
-        left_ms = (min(until) - time.monotonic_ns()) / 1e6 if until else None
-        if left_ms is not None and (left_ms <= 0 or not poll.poll(left_ms)):
-            by_total = (len(until) == 2 and until[1] < until[0]) or not limit_s
-            raise Ended("timeout_total" if by_total else close, "no answer in time")
-        if left_ms is None:
+        if not until:
             poll.poll()
+            return
+        left_ms = (min(until) - time.monotonic_ns()) / 1e6
+        by_total = (len(until) == 2 and until[1] < until[0]) or not limit_s
+        over = left_ms <= 0 and (by_total or firm)
+        if over or not poll.poll(max(left_ms, 0)):
+            raise Ended("timeout_total" if by_total else close, "no answer in time")
 
     def connect(self) -> None:
         began, failed = time.monotonic_ns(), OSError("no address")
@@ -114,9 +116,10 @@ class _Exchange:
             if self.reads and limits.said_all(self.reads[-1].data):
                 limit = limits.after_end_s if limit is None else min(limit, limits.after_end_s)
             spoke = spoke or bool(self.reads and not limits.is_heartbeat(self.reads[-1].data))
-            if self.reads and not spoke and self.send_start_ns is not None:
+            hums = bool(self.reads) and not spoke
+            if hums and self.send_start_ns is not None:
                 since_ns, limit, close = self.send_start_ns, limits.first_byte_s, "timeout_first_byte"
-            self._await(select.POLLIN, since_ns, limit, close)  # type: ignore[arg-type]
+            self._await(select.POLLIN, since_ns, limit, close, firm=hums)  # type: ignore[arg-type]
             try:
                 count, control, _, _ = self.conn.recvmsg_into([buffer], CONTROL_BYTES)
                 last_ns = time.monotonic_ns()
