@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from phasemeter.io.emulator_spans import RequestSpan, encode
+from phasemeter.io.otlp_receiver import OtlpReceiver
 from phasemeter.io.run_directory import RunDirectory
 from phasemeter.io.schedule_file import ScheduleWriter
 from phasemeter.io.scrape import LateError, Scrape, scrape
@@ -102,7 +103,7 @@ def test_spans_that_never_come_are_waited_for_only_so_long(tmp_path: Path, monke
 def test_spans_of_the_warm_up_and_several_of_one_request_are_not_taken_for_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 5.0)
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 20.0)
 
     def exported(found: gather.Gathering, number: int) -> None:
         trace = f"00-{number:032x}-{1:016x}-01"
@@ -128,7 +129,7 @@ def test_spans_of_the_probes_requests_do_not_end_the_wait_for_the_runs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that heeds traceparent: only traces that the run sent count, however many others come first."""
-    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 5.0)
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 20.0)
 
     def parent(number: int) -> str:
         return f"00-{number:032x}-{1:016x}-01"
@@ -159,6 +160,20 @@ def test_spans_of_the_probes_requests_do_not_end_the_wait_for_the_runs_own(
         here = len(list((tmp_path / "run" / "evidence").glob("spans-*")))
         late.join()
     assert here == 5 and not found.warnings
+
+
+def test_bodies_that_come_to_disk_out_of_turn_are_each_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(spans, "SPAN_PATIENCE_S", 20.0)
+    monkeypatch.setattr(spans, "requests_of", lambda path: read.append(path.name) or {path.name})
+    (tmp_path / "spans-000002.pb").write_bytes(b"x")
+    late = threading.Timer(0.3, (tmp_path / "spans-000001.pb").write_bytes, (b"x",))
+    late.start()
+    assert spans.awaited(OtlpReceiver(tmp_path), 2, set(), 0) == []
+    late.join()
+    assert sorted(read) == ["spans-000001.pb", "spans-000002.pb"]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def test_a_run_killed_before_its_text_was_dropped_is_finished_by_the_next_report
         ran = bench(server.url, "--requests", "4", "--no-text")
     assert ran.code == 130
     assert any(b"marmalade" in held for _, held in bytes_of(ran.path))
+    (ran.path / "evidence").mkdir()
+    (ran.path / "evidence" / ".spans-000001.pb").write_bytes(b"half of a span of marmalade")
     again = bench.report(ran.path, "--json")
     assert again.outcomes["ok"] == 4
     assert not any(b"marmalade" in held for _, held in bytes_of(ran.path))

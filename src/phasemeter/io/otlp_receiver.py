@@ -41,7 +41,10 @@ class OtlpReceiver:
             self.bodies += 1
             self.bytes += len(body)
             number = self.bodies
-        (self.evidence / f"spans-{number:06}.{suffix}").write_bytes(body)
+        path = self.evidence / f"spans-{number:06}.{suffix}"
+        unfinished = path.with_name(f".{path.name}")  # whoever looks for bodies meanwhile finds whole ones
+        unfinished.write_bytes(body)
+        unfinished.replace(path)
         return True
 
     def refuse(self) -> None:

@@ -82,6 +82,8 @@ def drop_text(path: Path) -> None:
         part.drop_bodies()
         for file in sorted(part.capture.glob("worker-*.capture")):
             rewrite(file, blanked_reads)
+    for left in (path / "evidence").glob(".spans-*"):  # what was being written when a measurer was killed
+        left.unlink()
     for file in sorted((path / "evidence").glob("spans-*")):
         replace_file(file, load("phasemeter.runs.blank_spans").blanked_spans(file.read_bytes(), str(file)))
     directory = RunDirectory(path)

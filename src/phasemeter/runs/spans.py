@@ -29,10 +29,10 @@ def awaited(receiver: OtlpReceiver, requests: int, ours: Set[str], others: int) 
     warnings: list[str] = []
     now = time.monotonic()
     until, last = now + SPAN_PATIENCE_S, now + max(LONGEST_PATIENCE_S, SPAN_PATIENCE_S)
-    read, known = 0, set[str]()
+    read, known = set[Path](), set[str]()
     while not _enough(known, ours, requests, others) and time.monotonic() < min(until, last):
-        for path in sorted(receiver.evidence.glob("spans-*"))[read:]:
-            read += 1
+        for path in sorted(set(receiver.evidence.glob("spans-*")) - read):
+            read.add(path)
             before = len(known)
             known |= requests_of(path)
             if len(known) > before:
