@@ -35,6 +35,17 @@ from tests.report.html_runs import HOSTILE, SCRIPT, hostile_run, rows, write_run
 MARKS = 5_000
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "formaction", "background", "cite", "ping"}
 
+BUDGET = {
+    "unit": "s", "requests": 120, "complete": 100, "with_server_evidence": 40, "negative_remainders": 0, "with_other_warnings": 3,
+    "evidence": {"queue": {"vllm: `queue_time_ms`": 40}}, "lumps": {"ingress_delivery": "two clocks"},
+    "inside_server_mean": 0.002, "before_text_mean": 0.004, "spans": {"joined": 37, "ambiguous": 2}, "warnings": [],
+    "mean": {"ttft": {"ingress_delivery": 0.01, "queue": 0.02}}, "tails": {},
+    "aggregate": {
+        "vllm": {"n": 110, "mean": {"queue": 0.0123, "prefill": 0.04}, "told": {"queue_s": 0.0123, "n": 110}},
+        "other": {"mean": None, "reason": "queue: absent"},
+    },
+}  # fmt: skip
+
 
 class Seen(HTMLParser):
     """What a browser would find: elements, attributes, the text of each script."""
@@ -317,18 +328,28 @@ def test_a_servers_columns_become_its_strip_and_never_touch_the_clients(tmp_path
     assert line["laid"] == []
 
 
+@pytest.mark.parametrize(("n", "off"), [(120, 1e-3), (900, 0.3)])  # of 900, evenly spaced ones are read
+def test_a_mean_of_the_servers_time_weighs_neither_the_warm_up_nor_the_slowest_that_are_drawn(
+    tmp_path: Path, n: int, off: float
+) -> None:
+    path = write_run(tmp_path / "run", rows(n))
+    frame = polars.read_parquet(path / REQUESTS)
+    ttft = polars.col("first_token_ns") - polars.col("send_start_ns")
+    slow = (polars.col("phase") == "warmup") | (ttft.rank(descending=True) <= n // 15)
+    queue = polars.when(slow).then(7.0).otherwise(0.1).alias("server_queue_s")
+    told = frame.with_columns(queue, server_prefill_s=polars.lit(0.02), server_decode_s=polars.lit(0.3))
+    told.write_parquet(path / REQUESTS)
+    kept = told.filter((polars.col("phase") == "measured") & (polars.col("outcome") == "ok"))[
+        "server_queue_s"
+    ].to_list()
+    document = json.loads((path / "result.json").read_bytes()) | {"budget": BUDGET}
+    text = "".join(Seen(run_page(path, document)).text)
+    seen = re.search(r"queue ([0-9.]+) ms", text[text.index("SERVER: where") :])
+    assert seen and float(seen[1]) == pytest.approx(1e3 * sum(kept) / len(kept), rel=off)
+
+
 def test_the_windows_and_the_spans_of_a_budget_stand_on_the_page(small: Path) -> None:
-    budget = {
-        "unit": "s", "requests": 120, "complete": 100, "with_server_evidence": 40, "negative_remainders": 0, "with_other_warnings": 3,
-        "evidence": {"queue": {"vllm: `queue_time_ms`": 40}}, "lumps": {"ingress_delivery": "two clocks"},
-        "inside_server_mean": 0.002, "before_text_mean": 0.004, "spans": {"joined": 37, "ambiguous": 2}, "warnings": [],
-        "mean": {"ttft": {"ingress_delivery": 0.01, "queue": 0.02}}, "tails": {},
-        "aggregate": {
-            "vllm": {"n": 110, "mean": {"queue": 0.0123, "prefill": 0.04}, "told": {"queue_s": 0.0123, "n": 110}},
-            "other": {"mean": None, "reason": "queue: absent"},
-        },
-    }  # fmt: skip
-    text = " ".join(Seen(run_page(small, json.loads((small / "result.json").read_bytes()) | {"budget": budget})).text)
+    text = " ".join(Seen(run_page(small, json.loads((small / "result.json").read_bytes()) | {"budget": BUDGET})).text)
     for told in ("37 requests were joined", "2 fit more than one", "110 requests of the window", "12.3 ms", "queue: absent",
                  "One lump: two clocks", "queue_time_ms", "3 requests carry another warning", "2 ms lie inside the server"):  # fmt: skip
         assert told in text, told

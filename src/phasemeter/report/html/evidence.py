@@ -54,7 +54,10 @@ def _requests(side: ServerSide) -> Markup | None:
         rows.append([[swatch(kind), part["name"]], str(len(told)), *cells, part["what"], part["source"]])
     head = ["phase", "n", "mean, ms", "p50", "p95", "p99", "what it spans", "source"]
     return table(
-        head, rows, "Durations that the server gave request by request (of the requests read for this page)", "words"
+        head,
+        rows,
+        "Durations that the server gave request by request: measured, successful requests that this page reads",
+        "words",
     )
 
 

@@ -32,14 +32,17 @@ def run_page(run: Path, document: Mapping[str, Any] | None = None) -> str:
         side = server_side(run, tables, [*bits, *numbers])
         rows = tables.rows_at([*bits, *numbers])
         drawn = timeline.document(rows, bits, tables, side, measures.origin_ns) | {"run": run.resolve().name}
+        ids = tables.requests["request_id"]
+        evenly = [*numbers, *(number for number, bit in bits.items() if bit & timeline.EVERY)]
+        alike = side.of(ids.gather(measures.numbers.tolist()), ids.gather(evenly))
         spent = told.get("budget") or budget((rows[i] for i in numbers), side, len(measures.numbers))
         sections = [
             _verdict(told),
             _latency(told),
             _budget(spent, told),
-            _timeline(drawn, bits, tables, measures, side),
+            _timeline(drawn, bits, tables, measures, alike),
             _distributions(measures, tables, told),
-            ("evidence", "Server evidence", section("evidence", "Server evidence", evidence.section(side))),
+            ("evidence", "Server evidence", section("evidence", "Server evidence", evidence.section(alike))),
             *filter(None, [besides.simulation(told)]),
             _validity(told),
             ("definitions", "Definitions", section("definitions", "Definitions used", latency.definitions(told))),

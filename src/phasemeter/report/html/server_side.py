@@ -37,12 +37,28 @@ Instants = tuple[tuple[str, int, str], ...]
 
 
 class ServerSide(msgspec.Struct, frozen=True, kw_only=True):
-    """By request id: durations, and instants as (boundary, ns, clock). `engines`: the window's aggregates; `notes`: what is not there."""
+    """By request id: durations, and instants as (boundary, ns, clock). `engines`: the window's aggregates; `notes`: what is not there.
+
+    `whole`: of every request, not only of those that were asked for.
+    """
 
     values: Mapping[str, tuple[EvidenceValue, ...]] = {}
     instants: Mapping[str, Instants] = {}
     engines: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
+    whole: bool = False
+
+    def of(self, measured: Iterable[str], evenly: Iterable[str]) -> ServerSide:
+        """The part that a mean is of: `measured` requests, and where not all were read, those of them that are `evenly` spaced.
+
+        The slowest are read too, to be drawn: in a mean they would weigh too much, and a warm-up request isn't of the run.
+        """
+        kept = set(measured) if self.whole else set(measured) & set(evenly)
+        return msgspec.structs.replace(
+            self,
+            values={key: found for key, found in self.values.items() if key in kept},
+            instants={key: found for key, found in self.instants.items() if key in kept},
+        )
 
 
 def server_side(run: Path, tables: RunTables, numbers: Iterable[int]) -> ServerSide:
@@ -67,7 +83,9 @@ def server_side(run: Path, tables: RunTables, numbers: Iterable[int]) -> ServerS
         instants = {
             key: tuple((one.boundary, one.at_ns, one.clock) for one in found) for key, found in view.instants.items()
         }
-        return ServerSide(values=view.values, instants=instants, engines=engines, notes=(*notes, *view.warnings))
+        return ServerSide(
+            values=view.values, instants=instants, engines=engines, notes=(*notes, *view.warnings), whole=True
+        )
     if captured:
         notes = (
             *notes,
