@@ -23,6 +23,13 @@ APIS = (
 )  # fmt: skip
 
 
+def test_an_api_may_be_asked_for_by_its_short_name(bench: Bench) -> None:
+    with served() as server:
+        ran = bench(server.url, "--api", "completions", "--requests", "1", "--concurrency", "1")
+        assert server.measured[0].path == "/v1/completions"
+    assert ran.manifest["api"] == "openai.completions"
+
+
 @pytest.mark.parametrize("api", APIS)
 def test_each_api_is_measured_with_its_own_words_and_counts(bench: Bench, api: str) -> None:
     with served(Behaviour(gap_s=0.002)) as server:

@@ -75,7 +75,8 @@ def settings_of(url: str, asked: Asked) -> Settings:
     refuse(asked)
     workload = contract.workload if contract else None
     declared_api = workload.api if workload else None
-    api = asked.api or declared_api or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
+    named = urls.full_name(asked.api or declared_api or "")
+    api = named or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
     spec = _spec(asked, contract, api, replayed)
     check(spec, bounded=asked.trace is not None)
