@@ -53,6 +53,16 @@ def test_a_sound_run_is_valid() -> None:
         ("output_lengths", but(output_ratio=0.7), FACTS, "suspect"),
         ("prefix_cache", but(cached_share=0.6), FACTS, "suspect"),
         ("prefix_cache", but(cached_share=0.6), RunFacts(unique_prompts=False), "ok"),
+        ("prefix_cache", but(cached_share=None), FACTS, "unknown"),
+        ("prefix_cache", but(cached_share=None), RunFacts(cache_counters=(60.0, 100.0)), "suspect"),
+        ("prefix_cache", but(cached_share=None, template_share=0.55), RunFacts(cache_counters=(60.0, 100.0)), "ok"),
+        ("prefix_cache", but(cached_share=None), RunFacts(cache_counters=(0.0, 0.0)), "unknown"),
+        (
+            "prefix_cache",
+            but(cached_share=0.0),
+            RunFacts(cache_counters=(60.0, 100.0)),
+            "ok",
+        ),  # of others' requests, too
         ("clock_step", GOOD, RunFacts(clock_step_s=-2.0), "suspect"),
         ("client_limits", but(failed={"client_resource": 1}), FACTS, "invalid"),
         ("client_limits", GOOD, RunFacts(file_descriptors=(2000, 1024)), "invalid"),

@@ -116,6 +116,8 @@ def test_without_being_asked_the_page_beside_the_api_is_read_and_none_means_none
     assert own.result["budget"]["aggregate"]["vllm"]["told"]["n"] == 2
     assert not (left.path / "evidence").exists() and left.result["budget"]["aggregate"] is None
     assert left.result["budget"]["with_server_evidence"] == 2  # timings in the answers themselves
+    checks = [{one["id"]: one for one in ran.result["validity"]["checks"]}["prefix_cache"] for ran in (own, left)]
+    assert [check["verdict"] for check in checks] == ["ok", "unknown"] and "counters" in checks[0]["evidence"]
 
 
 def test_other_peoples_requests_in_the_window_are_noticed(tmp_path: Path, bench: Bench) -> None:

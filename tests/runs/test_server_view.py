@@ -10,7 +10,7 @@ from phasemeter.io import otlp_receiver
 from phasemeter.io.emulator_spans import RequestSpan, encode
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs import server_evidence
-from phasemeter.runs.server_evidence import Seen, ServerEvidence, scrapes_in
+from phasemeter.runs.server_evidence import Seen, ServerEvidence, cache_counters, scrapes_in
 from phasemeter.runs.server_view import ServerView, server_window
 from phasemeter.server.exposition import parse_page
 from phasemeter.server.joins import Identity, SpanIndex
@@ -23,6 +23,14 @@ def test_a_usage_in_percent_is_no_full_cache(told: float, share: float | None) -
     gauges = read_pages([parse_page(f"vllm:kv_cache_usage_perc {told}\n".encode())])
     window = server_window(ServerView(rows=[], values={}, instants={}, engines={}, gauges=(gauges,)))
     assert window is not None and window.kv_usage_max == (share if share is None else pytest.approx(share))
+
+
+def test_a_caches_hits_are_those_of_the_window_and_of_every_engine_that_counts_its_look_ups() -> None:
+    counters = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
+    told = ((1000, 900, 5), (1400, 1000, 50))
+    pages = ["".join(f"{name} {value}\n" for name, value in zip(counters, page, strict=True)) for page in told]
+    assert cache_counters(read_pages([parse_page(page.encode()) for page in pages])) == (100, 400)
+    assert cache_counters(read_pages([parse_page(b"sglang:cached_tokens_total 5\n")] * 2)) is None
 
 
 def body(*request_ids: str, trace: str | None = None) -> bytes:

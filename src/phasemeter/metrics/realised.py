@@ -186,6 +186,7 @@ def look(summary: Gathered, load: Load, metrics: dict[str, Metric]) -> Looked:
         input_excess=_excess(real_in, asked_in),
         output_ratio=_ratio(real_out, asked_out),
         cached_share=_ratio(np.maximum(columns.floats("cached_tokens")[ok] - load.template_tokens, 0), real_in),
+        template_share=_ratio(np.full_like(real_in, load.template_tokens), real_in) or 0.0,
         trend=_growth(summary),
         in_flight_late_share=late_share,
         p95_all_s=wave["p95_all"] if wave else None,

@@ -27,6 +27,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     stamps: str | None = None  # kernel | user
     unique_prompts: bool | None = None  # prompts were meant to share nothing
     file_descriptors: tuple[int, int] | None = None  # (needed, allowed)
+    cache_counters: tuple[float, float] | None = (
+        None  # tokens (found in the prefix cache, looked up): the server's, this run's window
+    )
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     input_excess: float | None = None  # tokens, mean
     output_ratio: float | None = None
     cached_share: float | None = None
+    template_share: float = 0.0  # of the input tokens: the chat template, which every prompt shares
     trend: float | None = None  # growth of time to first token over the run, in medians, where it is significant
     in_flight_late_share: float | None = None  # closed loop: requests in flight late in the run over early
     p95_all_s: float | None = None
@@ -231,12 +235,14 @@ def _limits(seen: Seen, facts: RunFacts) -> _Found:
 def _cache(seen: Seen, facts: RunFacts) -> _Found:
     if facts.unique_prompts is False:
         return _Found("ok", "prompts were meant to share text")
-    if seen.cached_share is None:
+    share, of = seen.cached_share, "input tokens"
+    if share is None and facts.cache_counters is not None and facts.cache_counters[1] > 0:
+        found, looked_up = facts.cache_counters
+        share, of = max(0.0, found / looked_up - seen.template_share), "the tokens that the server's counters tell of"
+    if share is None:
         return _Found("unknown", "the server reports no cached tokens")
-    text = f"{seen.cached_share:.1%} of input tokens, the chat template apart, came from a prefix cache (threshold 10 % for unique prompts)"
-    return _Found(
-        _by(seen.cached_share, 0.1), text, "another --seed; restart the server or switch its prefix cache off"
-    )
+    text = f"{share:.1%} of {of}, the chat template apart, came from a prefix cache (threshold 10 % for unique prompts)"
+    return _Found(_by(share, 0.1), text, "another --seed; restart the server or switch its prefix cache off")
 
 
 def _queue(seen: Seen, facts: RunFacts) -> _Found:

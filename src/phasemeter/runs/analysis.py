@@ -33,7 +33,7 @@ from phasemeter.runs import privacy
 from phasemeter.runs.open_talks import OpenTalks
 from phasemeter.runs.prompt_source import GENERATED
 from phasemeter.runs.run_budget import SERVER_COLUMNS, RunBudget, duration_columns, instants_by_boundary
-from phasemeter.runs.server_evidence import Seen, ServerEvidence, simulated_columns
+from phasemeter.runs.server_evidence import Seen, ServerEvidence, cache_counters, simulated_columns
 from phasemeter.runs.tables import EVENTS, REQUESTS, TableWriter, read_rows
 from phasemeter.runs.tokenizer import load_tokenizer
 from phasemeter.wire.exchange import Exchange
@@ -203,7 +203,7 @@ def _told(found: Rows, tables: TableWriter | None = None, contract: Contract | N
             meter.add(row)
         if tables is not None:
             tables.add(row, instants_by_boundary(told), duration_columns(told))
-    result = summary.result(found.manifest, found.facts)
+    result = summary.result(found.manifest, _facts(found, evidence))
     counted = None if meter is None or contract is None else summed(meter.judged(), contract.confidence).document()
     return msgspec.structs.replace(result, budget=budget.document(evidence), goodput=counted)
 
@@ -213,7 +213,12 @@ def _as_tool(found: Rows, tool: str) -> Result:
     for row in found:
         reading.add(row)
         summary.add(row)
-    return retold(summary.result(found.manifest, found.facts), reading.dialect, reading.printed())
+    return retold(summary.result(found.manifest, _facts(found, found.evidence())), reading.dialect, reading.printed())
+
+
+def _facts(found: Rows, evidence: ServerEvidence) -> RunFacts:
+    """What the clocks, the workers and the server's own counters told of the run, once its rows were seen."""
+    return msgspec.structs.replace(found.facts, cache_counters=cache_counters(evidence.engines()))
 
 
 def derive(run: Path | str) -> Result:

@@ -106,6 +106,18 @@ class ServerEvidence:
         return found
 
 
+def cache_counters(engines: Mapping[str, EngineReading]) -> tuple[float, float] | None:
+    """Tokens (found in the prefix cache, looked up in it) over a window, of all engines that count both; None: none does."""
+    found = []
+    for engine in engines.values():
+        hits, queries = (engine.readings.get(name) for name in ("prefix_cache_hits", "prefix_cache_queries"))
+        if hits is None or queries is None or hits.status != "present" or queries.status != "present":
+            continue
+        if hits.value is not None and queries.value is not None:
+            found.append((hits.value, queries.value))
+    return (sum(hits for hits, _ in found), sum(queries for _, queries in found)) if found else None
+
+
 def simulated_columns(run: Path) -> Iterator[dict[str, Any]]:
     """A simulated run's own phases and instants, a row a request, in the table's order; nothing where it has none."""
     table = polars.scan_parquet(run / REQUESTS)

@@ -20,7 +20,7 @@ from phasemeter.phases.features import ServerWindow
 from phasemeter.records.evidence import EvidenceInstant, EvidenceValue
 from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.analysis import Rows
-from phasemeter.runs.server_evidence import EVIDENCE, pages_of, scrapes_in
+from phasemeter.runs.server_evidence import EVIDENCE, cache_counters, pages_of, scrapes_in
 from phasemeter.server.prometheus import EngineReading, read_pages
 
 GAUGES_READ = 200  # scrapes of a run whose gauges are looked at
@@ -145,8 +145,8 @@ def _grown(engines: Mapping[str, EngineReading], key: str) -> float | None:
 
 
 def _ratio(engines: Mapping[str, EngineReading]) -> float | None:
-    hits, queries = _grown(engines, "prefix_cache_hits"), _grown(engines, "prefix_cache_queries")
-    return None if hits is None or not queries else hits / queries
+    counted = cache_counters(engines)
+    return None if counted is None or not counted[1] else counted[0] / counted[1]
 
 
 def _highest(scrapes: Iterable[Mapping[str, EngineReading]], key: str, *, parts: bool = False) -> float | None:
