@@ -144,9 +144,9 @@ class Watched(State):
         self.watch(sequence)
         super().preempt(sequence)
 
-    def swap_out(self, sequence: Sequence) -> None:
+    def swap_out(self, sequence: Sequence, *, last: bool = False) -> None:
         self.watch(sequence)
-        super().swap_out(sequence)
+        super().swap_out(sequence, last=last)
 
 
 def test_vllm_v0_takes_from_who_came_last_though_others_were_let_in_later() -> None:

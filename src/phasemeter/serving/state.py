@@ -109,12 +109,12 @@ class State:
         """Lets the policy be asked after one step, though nobody may have come or gone by then."""
         self.preempted_now = self.moved = True
 
-    def swap_out(self, sequence: Sequence) -> None:
-        """Moves all KV of a decoding sequence to the host."""
+    def swap_out(self, sequence: Sequence, *, last: bool = False) -> None:
+        """Moves all KV of a decoding sequence to the host, where it is first in line to come back, or `last`."""
         self._stop(sequence)
         self._swapped_blocks += self.kv.held_blocks(sequence, sequence.computed)
         self.kv.release(sequence, sequence.computed)
-        self.swapped.appendleft(sequence)
+        (self.swapped.append if last else self.swapped.appendleft)(sequence)
         self._preempted.append((sequence, "swap"))
         self.preempted_now = self.moved = True
 

@@ -1,6 +1,9 @@
 """DistServe's two pools: one engine prefills and keeps the KV until it is pulled, another pulls it and decodes.
 
-Source: DistServe (OSDI '24, arXiv 2401.09670) and its SwiftTransformer schedulers. The cluster carries the KV between them.
+Source: DistServe (OSDI '24, arXiv 2401.09670) and its artifact's `context_stage_scheduler.py` and `decoding_stage_scheduler.py`. The
+cluster carries the KV between them. Three things differ: a pull leaves a block free and what is on its way counts as waiting (there a full
+pool ends in an error); who starts needs no room for its prompt a second time; and decodes go on while KV comes, where the artifact's
+engine waits for it, so that a second token may come a step later here.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class DistservePrefill(Plain):
 
 class DistserveDecode(Plain):
     """Pulls while what was pulled and waits is below `waiting_share` of the pool; runs up to `max_num_seqs`; when memory runs out the
-    last one is swapped out, and swapped ones come back before others start."""
+    last one is swapped out; who was swapped out first comes back first, and before others start."""
 
     def __init__(self, waiting_share: float = 0.05) -> None:
         self.waiting_share = waiting_share
@@ -46,10 +49,9 @@ class DistserveDecode(Plain):
     def schedule(self, state: State) -> tuple[list[Chunk], bool]:
         kv, decodes = state.kv, state.decodes
         while decodes.blocks_due() > kv.free:
-            state.swap_out(next(reversed(state.running)))
-        if not state.preempted_now:
-            self.start(state)
-        while state.unpulled and not state.swapped:
+            state.swap_out(next(reversed(state.running)), last=True)
+        self.start(state)
+        while state.unpulled:
             head = state.unpulled[0]
             waiting_blocks = sum(s.blocks for s in (*state.waiting, *state.in_flight.values()))
             spare = kv.free - decodes.blocks_due()
@@ -64,10 +66,11 @@ class DistserveDecode(Plain):
         kv, decodes, most = state.kv, state.decodes, state.limits.max_num_seqs
         while state.swapped and state.seats < most:
             head = state.swapped[0]
-            if kv.held_blocks(head, head.computed) + 1 + decodes.blocks_due() > kv.free:
+            if kv.held_blocks(head, head.computed + 1) + decodes.blocks_due() > kv.free:
                 break
             state.swap_in()
         while state.waiting and not (state.swapped and state.running) and state.seats < most:
-            if decodes.blocks_due() >= kv.free:
+            head = state.waiting[0]
+            if kv.needed(head, head.computed + 1) + decodes.blocks_due() > kv.free:
                 break
             state.resume()
