@@ -31,6 +31,17 @@ def test_one_look_that_says_unstable_condemns_no_rate_and_two_in_a_row_do() -> N
     assert standing_of([sound, shaky, shaky], 0.9) == ("bad", "unstable: the number in the system grew")
 
 
+def test_an_undecided_rate_says_whether_its_interval_is_wide_or_could_not_be_given() -> None:
+    mixed = np.arange(200) % 10 != 0  # nine in ten keep the limits, and neighbours are not alike
+    assert standing_of([Seen(good=mixed, requests=200, stable=True)], 0.9) == (
+        "undecided",
+        "its interval holds the target",
+    )
+    halves = np.arange(200) < 100  # first all do, then none
+    standing, why = standing_of([Seen(good=halves, requests=200, stable=True)], 0.9)
+    assert standing == "undecided" and why.startswith("too short for an interval")
+
+
 def test_a_rate_is_good_only_when_each_class_attains_its_own_share() -> None:
     good = mixed(0.97)
     parts = {"a": np.ones(300, bool), "b": mixed(0.6, 100)}

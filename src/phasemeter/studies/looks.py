@@ -153,6 +153,8 @@ def standing_of(looks: Sequence[Seen], target: float, parts: Mapping[str, float]
         return "undecided", f"a look said unstable: {evidence}"
     if all(low is not None and low >= wanted[name] for name, (low, _) in bounds.items()):
         return ("good", "") if looks[-1].settled else ("undecided", "no steady state was seen")
+    if any(low is None for low, _ in bounds.values()):
+        return "undecided", "too short for an interval: neighbouring requests are alike"
     return "undecided", "its interval holds the target"
 
 
