@@ -169,7 +169,7 @@ class BenchOptions:
             group=SERVICE,
             show_choices=False,
             help="openai.chat (default), openai.completions, openai.responses, anthropic.messages, ollama.chat, "
-            "ollama.generate, llamacpp.completion, tgi.generate_stream, sglang.generate",
+            "ollama.generate, llamacpp.completion, tgi.generate_stream, sglang.generate; short: chat, completions, ...",
         ),
     ] = None
     api_key: Annotated[

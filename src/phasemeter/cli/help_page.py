@@ -140,7 +140,7 @@ def _option(name: str, hint: Any, default: Any, *, words: str, place: bool) -> O
         rank=-1 if place else 0 if not isinstance(group, Group) else int(str(group.sort_key or 0)),
         required=default is MISSING,
         default=None if shown == "False" else shown,
-        choices=choices,
+        choices=choices if parameter.show_choices is not False else (),
     )
 
 
