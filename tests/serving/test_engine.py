@@ -183,6 +183,16 @@ def test_what_can_never_be_served_is_refused_in_one_line() -> None:
         engine.submit(0, Request(request_id="b", prompt_tokens=1, output_tokens=1, arrival_ns=0, samples=2))
 
 
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [("sarathi", "a request to Sarathi-Serve has no `n`"), ("distserve_prefill", "generates one answer")],
+)
+def test_who_knows_no_samples_says_why_the_real_one_has_none(policy: str, why: str) -> None:
+    engine = Engine(POLICIES[policy](), CountedKv(8), LinearStepTime(), Limits())
+    with pytest.raises(UserError, match=f"2 samples, but .*{why}: submit 2 requests"):
+        engine.submit(0, Request(request_id="b", prompt_tokens=1, output_tokens=1, arrival_ns=0, samples=2))
+
+
 def test_samples_whose_blocks_can_never_be_there_together_are_refused_though_their_tokens_would_fit() -> None:
     """Three answers behind 15 shared tokens: 74 tokens each are 222 of 224, but 5 blocks each are 15 of 14."""
     limits = Limits(max_num_seqs=8, max_num_batched_tokens=200)

@@ -155,7 +155,7 @@ class Engine(StepEnds):
         who = f"request {request.request_id}"
         if request.samples > 1 and not self.policy.samples:
             raise UserError(
-                f"{who}: {type(self.policy).__name__} runs one sample a request: submit {request.samples} requests"
+                f"{who}: {request.samples} samples, but {self.policy.alone}: submit {request.samples} requests"
             )
         if limits.max_model_len is not None and longest + 1 > limits.max_model_len:
             raise UserError(

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from phasemeter.serving.state import NO_CHUNKS, Chunk, Kv, Limits, Plain, State
 
+ONE_ANSWER = "DistServe, whatever `n` says, generates one answer"
+
 
 class DistservePrefill(Plain):
     """First come, first served, up to `max_num_seqs` prompts and `max_num_batched_tokens`, while the batch and what is finished but
     not yet pulled fit into the pool."""
 
     prefill_only = True
+    alone = ONE_ANSWER
 
     def largest(self, kv: Kv, limits: Limits) -> tuple[int, int | None]:
         return kv.total * kv.block_size, None
@@ -39,6 +42,8 @@ class DistservePrefill(Plain):
 class DistserveDecode(Plain):
     """Pulls while what was pulled and waits is below `waiting_share` of the pool; runs up to `max_num_seqs`; when memory runs out the
     last one is swapped out; who was swapped out first comes back first, and before others start."""
+
+    alone = ONE_ANSWER
 
     def __init__(self, waiting_share: float = 0.05) -> None:
         self.waiting_share = waiting_share

@@ -1,6 +1,7 @@
 """Sarathi-Serve: all decodes first, then the prompts under way, then new ones, in chunks up to a token budget.
 
-Source: Sarathi-Serve (arXiv 2403.02310), algorithm 3, and its artifact's scheduler.
+Source: Sarathi-Serve (arXiv 2403.02310), algorithm 3, and its artifact's scheduler. It is a fork of vLLM without sequence groups: its
+API and its sampling parameters know no `n`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from phasemeter.serving.state import Chunk, Kv, Limits, Plain, State
 class Sarathi(Plain):
     """`chunk_size`: the token budget of a step, decodes counted. A prompt's blocks are taken whole when it starts, and leave
     `watermark` (a share of the pool) free. Stalls are bounded by the chunk: no step holds more prompt tokens."""
+
+    alone = "a request to Sarathi-Serve has no `n`"
 
     def __init__(self, chunk_size: int = 512, watermark: float = 0.01) -> None:
         self.chunk_size = chunk_size
