@@ -46,3 +46,8 @@ class Undefined(PhasemeterError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+# what readers of JSON raise for a text that is none: msgspec's and json's errors, and those of UTF-8, are ValueErrors; brackets in
+# brackets, thousands deep, end Python's stack
+NOT_JSON = (ValueError, RecursionError)

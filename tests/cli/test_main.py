@@ -134,6 +134,21 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     assert told.out == "" and told.err == f"phasemeter: {tmp_path}: Is a directory\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+@pytest.mark.parametrize("words", [["define"], ["define", "ttft", "--json"], ["--version"], ["bench", "--help"]])
+def test_a_disk_that_takes_no_output_is_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "phasemeter", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (2, "phasemeter: what was being written: No space left on device\n")
+
+
 def test_several_machines_are_refused_with_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "http://127.0.0.1:1", "--ray"]) == 2
     told = capsys.readouterr()

@@ -209,6 +209,7 @@ def test_an_answer_without_a_stream_is_whole() -> None:
     ("path", "body", "status", "word"),
     [
         ("/v1/chat/completions", b"{", 400, "JSON"),
+        ("/v1/chat/completions", b'{"messages":' + b"[" * 50_000, 400, "JSON"),
         ("/v1/chat/completions", [], 400, "object"),
         ("/v1/chat/completions", {"model": "llama-3.1-8b"}, 400, "messages"),
         ("/v1/chat/completions", chat(model="gpt-9"), 404, "does not exist"),

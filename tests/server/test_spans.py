@@ -46,6 +46,33 @@ def test_protobuf_json_gzip_and_lines_give_the_same_spans() -> None:
     assert found[0][0].trace_id == TRACE and found[0][0].parent_id == PARENT
 
 
+@pytest.mark.parametrize("told", ["²", "9" * 5000, "--5", "1e3", "", "99999999999999999999", -1, True, None, [1]])
+def test_an_instant_that_is_no_64_bit_number_is_absent_and_costs_nothing_else(told: object) -> None:
+    odd = body(**{"gen_ai.latency.time_in_queue": 0.25})
+    one = odd["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    one["startTimeUnixNano"] = told
+    one["attributes"].append({"key": "gen_ai.request.n", "value": {"intValue": told}})
+    (found,) = decode(json.dumps(odd).encode(), "x")
+    assert found.start_ns is None and found.end_ns == 5000
+    assert found.attributes["gen_ai.latency.time_in_queue"] == 0.25
+
+
+def test_an_instant_of_protobuf_that_no_clock_shows_is_absent() -> None:
+    odd = body(coded=True)
+    odd["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["startTimeUnixNano"] = str(2**64 - 1)
+    (found,) = decode(ParseDict(odd, ExportTraceServiceRequest()).SerializeToString(), "x")
+    assert found.start_ns is None and found.end_ns == 5000
+
+
+def test_lists_in_lists_of_an_attribute_end_where_they_are_no_attribute_any_more() -> None:
+    value: dict[str, Any] = {"stringValue": "x"}
+    for _ in range(300):
+        value = {"arrayValue": {"values": [value]}}
+    odd = body()
+    odd["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"] = [{"key": "deep", "value": value}]
+    assert [one.name for one in decode(json.dumps(odd).encode(), "x")] == ["llm_request"]
+
+
 def test_vllms_and_sglangs_equal_keys_mean_different_things() -> None:
     key = {"gen_ai.latency.time_in_model_prefill": 0.5}
     vllm, sglang = timings_of(span(**key)), timings_of(span(" Req 1234", rid="1234", module="x", **key))

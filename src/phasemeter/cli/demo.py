@@ -45,7 +45,7 @@ def demo(
         lazy.load("phasemeter.report.demo").show(done)
     page = beside(done.loaded.path)
     print(f"runs: {done.folder} (to look at: {page})", file=sys.stderr)
-    return 0
+    return int(done.loaded.exit_code)
 
 
 def keep(port: int) -> int:

@@ -5,6 +5,7 @@ Lives here: exit codes. Must not live here: any work, or an import that takes ti
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from phasemeter.errors import PhasemeterError
 from phasemeter.report.plain import plain
 
 INTERRUPTED = 130
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # of a write that a disk or a quota ends
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -21,6 +23,7 @@ def run(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         answer = lazy.load("phasemeter.cli.app").answer(words)
+        sys.stdout.flush()
     except PhasemeterError as error:
         print(f"phasemeter: {plain(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -31,9 +34,12 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as trouble:
-        if trouble.filename is None:
+        if trouble.filename is None and trouble.errno not in FULL:
             raise
-        print(f"phasemeter: {trouble.filename}: {trouble.strerror}", file=sys.stderr)
+        where = trouble.filename or "what was being written"
+        print(f"phasemeter: {where}: {trouble.strerror}", file=sys.stderr)
+        if trouble.filename is None:  # it may have been our output: what is left of it can't be said either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     return answer if isinstance(answer, int) else 0
 

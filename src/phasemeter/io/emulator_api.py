@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from phasemeter.errors import NOT_JSON
+
 MAX_CHOICES = 128
 
 
@@ -131,7 +133,7 @@ def parse_faults(body: dict[str, Any], header: str | None, default: Faults) -> F
     if asked is None and header is not None:
         try:
             asked = json.loads(header)
-        except ValueError as error:
+        except NOT_JSON as error:
             raise ApiError(400, f"the header X-Emulate is no JSON: {error}", "X-Emulate") from error
     if asked is None:
         return default
@@ -145,7 +147,7 @@ def parse(data: bytes, *, chat: bool, models: tuple[str, ...], fault_header: str
     """What the body asks for. Raises ApiError with OpenAI's status and words for what it can't be."""
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except NOT_JSON as error:
         raise ApiError(400, f"the body is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")

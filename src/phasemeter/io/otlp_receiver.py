@@ -72,7 +72,7 @@ def _handler(receiver: OtlpReceiver, places: threading.BoundedSemaphore) -> type
             length = self.headers.get("Content-Length", "")
             if not self.path.split("?")[0].endswith("/v1/traces"):
                 self._answer(404)
-            elif not length.isdigit():
+            elif not (length.isdecimal() and len(length) < 19):
                 self._answer(411)
             elif int(length) > MAX_BODY_BYTES:
                 receiver.refuse()

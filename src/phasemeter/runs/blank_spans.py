@@ -12,7 +12,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 from phasemeter.server.exposition import unpacked
 
 # last part of an attribute's key: values that a server chooses, not people or models
@@ -30,7 +30,7 @@ def blanked_spans(data: bytes, name: str) -> bytes:
             return _json(data)
         request = ExportTraceServiceRequest()
         request.ParseFromString(data)
-    except (FileError, DecodeError, msgspec.DecodeError, UnicodeDecodeError):
+    except (FileError, DecodeError, *NOT_JSON):
         return b"x" * len(data)
     for holder in request.resource_spans:
         _attributes(holder.resource.attributes)
@@ -78,7 +78,7 @@ def _value(value: Any) -> None:
 def _json(data: bytes) -> bytes:
     try:
         documents = [msgspec.json.decode(data)]
-    except msgspec.DecodeError:
+    except ValueError:
         documents = [msgspec.json.decode(line) for line in data.split(b"\n") if line.strip()]
     return b"\n".join(msgspec.json.encode(_walked(document)) for document in documents)
 

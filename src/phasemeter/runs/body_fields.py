@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.errors import UserError
+from phasemeter.errors import NOT_JSON, UserError
 
 PROMPTS = "--prompts FILE, or --input-tokens for generated ones"
 LENGTH = "--output-tokens"
@@ -80,7 +80,7 @@ def _field(given: str) -> dict[str, Any]:
         raise UserError(f"--body {given}: write name=JSON or a JSON object")
     try:
         read = msgspec.json.decode(given if whole else value)
-    except msgspec.DecodeError as wrong:
+    except NOT_JSON as wrong:
         if whole or MEANT_AS_JSON.fullmatch(value.strip()):
             raise UserError(f'--body {given}: is no JSON ({wrong}): write name=JSON; words as name="words"') from wrong
         read = value  # name=some words: the words themselves

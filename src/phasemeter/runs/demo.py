@@ -12,9 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from phasemeter.errors import Undefined
 from phasemeter.io.embedded_engine import EmbeddedEngine, embedded_engine
-from phasemeter.io.run_directory import RunDirectory
 from phasemeter.runs.analysis import Rows
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.law import Law, Observation, errors, fit, observed
@@ -42,7 +40,8 @@ class Demo(msgspec.Struct, frozen=True, kw_only=True):
 def demo(output: Path | None = None, watchers: Watchers | None = None) -> Demo:
     """Start the engine, measure it twice, end it.
 
-    Raises UserError when the engine is not installed or `output` exists.
+    Raises UserError when the engine is not installed or `output` exists, KeyboardInterrupt when one of the single requests' runs
+    was interrupted: what it captured is kept. An interrupted load is told as far as it came.
     """
     watch = watchers or Watchers()
     folder = output or RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-demo"
@@ -56,6 +55,9 @@ def demo(output: Path | None = None, watchers: Watchers | None = None) -> Demo:
                 output_tokens=str(SINGLE_OUTPUT), output=str(folder / f"single-{length}"),
             )  # fmt: skip
             single.append(bench(engine.url, asked, watch))
+            if single[-1].interrupted:
+                watch.note(f"what was captured is in {folder}")
+                raise KeyboardInterrupt
         alone = [one for run in single for one in observed(Rows(run.path))]
         law = fit(alone)
         rate, tokens_in, tokens_out = load_for(law)
@@ -127,16 +129,3 @@ def explain(
             f"single requests is off by {100 * statistics.median(missed):.0f} %: requests share slots and steps."
         )
     return tuple(lines)
-
-
-def law_or_none(alone: Sequence[Observation]) -> Law | None:
-    """The law where it can be fitted."""
-    try:
-        return fit(alone)
-    except Undefined:
-        return None
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The run directories of a demo, in the order of measuring."""
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and RunDirectory(path).capture.is_dir()]

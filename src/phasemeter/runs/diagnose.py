@@ -21,6 +21,7 @@ from phasemeter.records.request_row import RequestRow
 from phasemeter.runs.analysis import Rows
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.bounded_view import BoundedView, bounded_view
+from phasemeter.runs.many import complete
 from phasemeter.runs.measure import Watchers, bench
 from phasemeter.runs.server_view import server_window
 
@@ -56,7 +57,10 @@ def _promise(file: Path) -> Promise:
 
 
 def measure_alone(run: Path, rows: list[RequestRow], url: str, asked: Asked) -> None:
-    """Single requests, one at a time, at a short, a usual and a long input of the run."""
+    """Single requests, one at a time, at a short, a usual and a long input of the run; lengths that were measured before are kept.
+
+    Raises KeyboardInterrupt when one of them was interrupted.
+    """
     measured = [row for row in rows if row.phase == "measured" and row.outcome == "ok"]
     inputs = sorted(length for row in measured if (length := row.asked_input_tokens or row.input_tokens))
     outputs = sorted(tokens for row in measured if (tokens := row.output_tokens))
@@ -68,14 +72,15 @@ def measure_alone(run: Path, rows: list[RequestRow], url: str, asked: Asked) -> 
     manifest = Rows(run).manifest
     for length in lengths:
         folder = run / PROBE / str(length)
-        if folder.exists():
+        if complete(folder) is not None:
             continue
         single = msgspec.structs.replace(
             asked, concurrency="1", requests=str(SINGLE), warmup="1", input_tokens=str(length),
             output_tokens=str(max(2, outputs[len(outputs) // 2])), output=str(folder), model=asked.model or manifest.model,
             api=asked.api or manifest.api, server_metrics="none",
         )  # fmt: skip
-        bench(url, single, Watchers())
+        if bench(url, single, Watchers()).interrupted:
+            raise KeyboardInterrupt
 
 
 def with_alone(view: BoundedView, run: Path) -> BoundedView:

@@ -5,13 +5,14 @@ Lives here: which reader a file goes to, and the document's shape. Must not live
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 from phasemeter.runs.evidence_document import RANK_RULE, Asked, engine_block, phases_of, wanted_value
 from phasemeter.server.exposition import MAX_PAGE_BYTES, Page, parse_page, unpacked
 from phasemeter.server.headers import timings_in_headers
@@ -115,7 +116,7 @@ def _kind_of(body: bytes) -> str:
         return "json"
     if start.startswith((b"data:", b"event:", b": ", b"id:")):
         return "event_stream"
-    if body[:1] == b"\n" and b"\x00" not in body[:1] and any(byte < 9 or 13 < byte < 32 for byte in body[:200]):
+    if body[:1] == b"\n" and any(byte < 9 or 13 < byte < 32 for byte in body[:200]):
         return "otlp_protobuf"
     lines = [line for line in body[:8192].splitlines() if line.strip()]
     if lines and all(_looks_like_header(line) for line in lines):
@@ -128,6 +129,7 @@ def _looks_like_header(line: bytes) -> bool:
     return bool(colon and rest[:1] in {b" ", b"\t", b""} and name) and all(c in _TOKEN for c in name)
 
 
+NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]*)?")
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -154,10 +156,10 @@ def _without_head(data: bytes, name: str) -> tuple[list[tuple[str, str]], bytes,
         raise FileError(f"{name}: the server answered {status[1].decode('latin-1')}, so there is no evidence in it")
     if "chunked" in found.get("transfer-encoding", "").lower():
         body = _dechunked(body)
-    elif (length := found.get("content-length", "")).isdigit() and len(body) < int(length):
+    elif NUMBER.fullmatch(length := found.get("content-length", "")) and len(body) < float(length):
         raise FileError(f"{name}: cut off: {len(body)} of {length} bytes of the body are here: fetch the page again")
     start = found.get("process-start-time-unix", "")
-    return headers, unpacked(body, name), float(start) if start.replace(".", "", 1).isdigit() else None
+    return headers, unpacked(body, name), float(start) if NUMBER.fullmatch(start) else None
 
 
 def _dechunked(body: bytes) -> bytes:
@@ -177,7 +179,7 @@ def _dechunked(body: bytes) -> bytes:
 def _json(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
 
 
@@ -290,9 +292,7 @@ def _nested(doc: Any, key: str, depth: int) -> list[Timings]:
         for word, field in _BARE.items():
             found = found or (found_in({field: doc}) if word in key.lower() else [])
     if not found:
-        found = (
-            found or found_in({"timings": doc}) or found_in({"metrics": doc}) or found_in({"nvext": {"timing": doc}})
-        )
+        found = found_in({"timings": doc}) or found_in({"metrics": doc}) or found_in({"nvext": {"timing": doc}})
     flat = {k: str(v) for k, v in doc.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
     found += timings_in_headers(flat) if not found else []
     if found:

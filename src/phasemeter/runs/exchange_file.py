@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 from phasemeter.records.capture import Close
 from phasemeter.wire.apis import api_at
 from phasemeter.wire.exchange import Asked, Received
@@ -83,7 +83,7 @@ def read_file(path: Path) -> tuple[Asked, Received]:
         if "required field `events`" in text:
             text = "no `events`: a recorded exchange holds [[ms since the send, bytes], …] under that key"
         raise FileError(f"{path}: {text}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise FileError(f"{path}: no JSON: {error}") from error
     return of_recorded(recorded, str(path))
 
@@ -148,7 +148,7 @@ def _recording(path: Path, data: bytes) -> tuple[Asked, Received]:
             continue
         try:
             lines.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise FileError(f"{path}: line {number}: {error}") from error
     if not lines or not isinstance(lines[0].get("request"), str):
         raise FileError(f"{path}: line 1: no `request`: a recording begins with the request that was sent")
@@ -191,7 +191,7 @@ def asked_of_http(request: str, where: str) -> Asked:
         raise FileError(f"{where}: {' '.join(words[:2])!r} is the path of no API I can read")
     try:
         sent = msgspec.json.decode(body.encode("utf-8", "surrogatepass")) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         sent = {}
     return asked_of_body(api, sent if isinstance(sent, dict) else {})
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from phasemeter.errors import NOT_JSON
 from phasemeter.io.fetch import fetch
 from phasemeter.io.target import Limits, Target
 from phasemeter.records.capture import Capture
@@ -69,7 +70,7 @@ class Asker:
     def json(self, path: str) -> Mapping[str, Any] | None:
         try:
             told = msgspec.json.decode(self.page(path) or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_JSON:
             return None
         return told if isinstance(told, dict) else None
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -187,15 +189,37 @@ def simulate(
         raise UserError(f"--replications {replications}: write 1 or more")
     first_seed = plan.seed if seed is None else seed
     demand = demand_of(plan)
-    directory = RunDirectory.create(output) if output is not None else None
-    outcome = replicate(plan, demand, first_seed, tell=tell)
-    manifest = manifest_of(plan, demand, first_seed, replications)
-    result = result_of(plan, outcome, manifest)
-    if contract is not None and (counted := goodput_of(contract, outcome.rows())) is not None:
-        result = msgspec.structs.replace(result, goodput=counted.document())
-    found = document(result)
+    with _new(output) as directory:
+        outcome = replicate(plan, demand, first_seed, tell=tell)
+        manifest = manifest_of(plan, demand, first_seed, replications)
+        result = result_of(plan, outcome, manifest)
+        if contract is not None and (counted := goodput_of(contract, outcome.rows())) is not None:
+            result = msgspec.structs.replace(result, goodput=counted.document())
+        found = document(result)
+        found["simulation"] = _own(plan, outcome)
+        if replications > 1:
+            found["simulation"]["replications"] = _between(plan, demand, first_seed, replications, result)
+        found = dict(strict(found))
+        if directory is not None:
+            write(directory, manifest, found, outcome)
+    return found
+
+
+@contextmanager
+def _new(output: Path | None) -> Iterator[RunDirectory | None]:
+    """A run directory that stays only where the block comes to its end: an interrupted simulation has nothing to keep."""
+    directory = None if output is None else RunDirectory.create(output)
+    with ExitStack() as undo:
+        if directory is not None:
+            undo.callback(shutil.rmtree, directory.path, ignore_errors=True)
+        yield directory
+        undo.pop_all()
+
+
+def _own(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """What only a simulator knows of a run."""
     phases = _phases(outcome)
-    found["simulation"] = {
+    return {
         "phases": {name: _spread(phases[name]) for name in PHASES},
         "preemptions": int(outcome.ended.column("preemptions")[outcome.warmup :].sum()),
         "warmup": {"requests": outcome.warmup, "rule": outcome.warmup_rule},
@@ -204,12 +228,6 @@ def simulate(
         "steps": outcome.spent,
         "kv_tokens": {name: pool.kv_tokens for name, pool in pools_of(plan).items()},
     }
-    if replications > 1:
-        found["simulation"]["replications"] = _between(plan, demand, first_seed, replications, result)
-    found = dict(strict(found))
-    if directory is not None:
-        write(directory, manifest, found, outcome)
-    return found
 
 
 def result_of(plan: Plan, outcome: Outcome, manifest: Manifest) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,12 +16,14 @@ import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 from phasemeter.records.evidence import EvidenceInstant, EvidenceValue
 from phasemeter.server.exposition import unpacked
 from phasemeter.server.timings import Timings, faults_of, number
 
 MAX_SPANS = 500_000
+DEEPEST = 32  # lists in lists of an attribute
+WHOLE = re.compile(r"-?[0-9]{1,20}")  # of 64 bits
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,17 +52,17 @@ def _hex(value: object, size: int) -> str:
     return raw.hex() if len(raw) == size else ""
 
 
-def _value(told: object) -> Any:
-    if not isinstance(told, Mapping):
+def _value(told: object, depth: int = 0) -> Any:
+    if not isinstance(told, Mapping) or depth > DEEPEST:
         return None
     for kind, value in told.items():
         if kind in {"intValue", "int_value"}:
-            return int(value) if isinstance(value, int | str) and str(value).lstrip("-").isdigit() else None
+            return _whole(value)
         if kind in {"doubleValue", "double_value"}:
             return number(value)
         if kind in {"arrayValue", "array_value"} and isinstance(value, Mapping):
             items = value.get("values")
-            return [_value(item) for item in items] if isinstance(items, list) else []
+            return [_value(item, depth + 1) for item in items] if isinstance(items, list) else []
         return value
     return None
 
@@ -76,8 +79,17 @@ def _either(data: Mapping[str, Any], camel: str, snake: str) -> Any:
     return data.get(camel, data.get(snake))
 
 
+def _whole(told: object) -> int | None:
+    """An integer as OTLP's JSON writes it: a number, or (64 bits) a string of digits. None for anything else."""
+    if isinstance(told, str):
+        return int(told) if WHOLE.fullmatch(told) else None
+    return told if isinstance(told, int) and not isinstance(told, bool) else None
+
+
 def _ns(told: object) -> int | None:
-    return int(told) if isinstance(told, int | str) and str(told).isdigit() and int(told) > 0 else None
+    """An instant in Unix ns; None for 0 (not set) and for what no clock shows (64 signed bits end in the year 2262)."""
+    found = _whole(told)
+    return found if found is not None and 0 < found < 1 << 63 else None
 
 
 def _items(value: object) -> list[Mapping[str, Any]]:
@@ -120,8 +132,8 @@ def spans_of_protobuf(request: ExportTraceServiceRequest) -> list[Span]:
                         trace_id=span.trace_id.hex(),
                         span_id=span.span_id.hex(),
                         parent_id=span.parent_span_id.hex(),
-                        start_ns=span.start_time_unix_nano or None,
-                        end_ns=span.end_time_unix_nano or None,
+                        start_ns=_ns(span.start_time_unix_nano),
+                        end_ns=_ns(span.end_time_unix_nano),
                         attributes={item.key: _plain(item.value) for item in span.attributes},
                         resource=about,
                     )
@@ -158,7 +170,7 @@ def decode(data: bytes, name: str) -> list[Span]:
     for number_, line in enumerate(_documents(data), 1):
         try:
             document = msgspec.json.decode(line)
-        except msgspec.DecodeError as broken:
+        except NOT_JSON as broken:
             raise FileError(f"{name}:{number_}: no JSON ({broken}): OTLP lines hold one JSON object each") from broken
         body = document.get("body", document) if isinstance(document, dict) else None
         if isinstance(body, dict):
@@ -170,7 +182,7 @@ def decode(data: bytes, name: str) -> list[Span]:
 def _documents(data: bytes) -> Iterable[bytes]:
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return [line for line in data.split(b"\n") if line.strip()]
     return [data]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 
 TEXTS = ("prompt", "text", "text_input")  # the last as GenAI-Perf and AIPerf write it
 _ROLES = {
@@ -75,14 +75,14 @@ def read_prompts(text: str, name: str, unasked: list[int] | None = None) -> list
 def _all_strings(text: str) -> bool:
     try:
         return all(isinstance(msgspec.json.decode(line), str) for line in text.split("\n") if line.strip())
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return False
 
 
 def _array(text: str, name: str) -> list[tuple[int, Any]]:
     try:
         return list(enumerate(msgspec.json.decode(text, type=list[Any]), 1))
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise FileError(f"{name}: starts with [ but is no JSON array: {error}") from None
 
 
@@ -92,7 +92,7 @@ def _json_lines(text: str, name: str) -> Iterator[tuple[int, Any]]:
             continue
         try:
             yield number, msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise FileError(f"{name}:{number}: is no JSON: {error}") from None
 
 

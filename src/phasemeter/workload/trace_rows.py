@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.errors import FileError, InternalError
+from phasemeter.errors import NOT_JSON, FileError, InternalError
 from phasemeter.workload.trace_columns import Columns, find_columns
 from phasemeter.workload.trace_stamps import MISSING, UNITS_NS, StampError, StampReader
 
@@ -273,7 +273,7 @@ def _read_json(lines: Iterable[str], name: str, chosen: Mapping[str, str], skipp
             continue
         try:
             value = decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except NOT_JSON as error:
             rows.rows_read += 1
             rows.errors.add(line, "json", f"is no JSON: {error}")
             continue
@@ -292,7 +292,7 @@ def _keys(head: list[str], name: str, skipped: int) -> list[str]:
     for line, text in enumerate(head, skipped + 1):
         try:
             value = msgspec.json.decode(text) if text.strip() else {}
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except NOT_JSON as error:
             fault = fault or f"{name}:{line}: is no JSON: {error}"
             continue
         keys.update(dict.fromkeys(value) if isinstance(value, dict) else {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from phasemeter.comparison.foreign import aiperf, evalscope, genai_perf, guidellm, inference_perf, sglang, vllm
 from phasemeter.comparison.foreign.model import Imported
-from phasemeter.errors import FileError
+from phasemeter.errors import NOT_JSON, FileError
 
 Detect = Callable[[Any], bool]
 Read = Callable[[Any], list[Imported]]
@@ -46,7 +46,7 @@ def read(text: str, file: str) -> list[Imported]:
             raise FileError(f"{file}: no result of a tool I know ({known})")
         try:
             results = TOOLS[tool][1](document)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as trouble:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as trouble:
             raise FileError(f"{file}: looks like {tool}'s, but its form is another: {trouble!r}") from trouble
         if not results:
             raise FileError(f"{file}: {tool}'s, and no run is in it")
@@ -59,7 +59,7 @@ def documents(text: str, file: str) -> list[Any]:
     text = text.removeprefix("\ufeff")  # as PowerShell and Excel save it
     try:
         return [json.loads(text)]
-    except ValueError as whole:
+    except NOT_JSON as whole:
         lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise FileError(f"{file}: no JSON: {whole}") from whole
@@ -67,7 +67,7 @@ def documents(text: str, file: str) -> list[Any]:
     for number, line in lines:
         try:
             records.append(json.loads(line))
-        except ValueError as trouble:
+        except NOT_JSON as trouble:
             raise FileError(f"{file}: line {number}: no JSON: {trouble}") from trouble
     as_records = any(detect(records) for detect, _, _ in TOOLS.values())
     return [records] if as_records else records
