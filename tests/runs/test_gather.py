@@ -46,7 +46,7 @@ def test_a_page_that_falls_silent_during_a_run_is_waited_for_ever_shorter_and_sa
 ) -> None:
     asked: list[float] = []
 
-    def scraped(url: str, *, timeout_s: float, insecure: bool) -> Scrape:
+    def scraped(url: str, *, timeout_s: float, access: object) -> Scrape:
         asked.append(timeout_s)
         if len(asked) > 2:
             raise LateError(f"{url}: no whole metrics page within {timeout_s:g} s")

@@ -15,6 +15,8 @@ import trustme
 
 from phasemeter.io.target import Limits
 from phasemeter.runs import gather, identify
+from phasemeter.runs.asked import Asked
+from phasemeter.runs.settings import settings_of
 from tests.runs.served import HANGS, Behaviour, served
 from tests.runs.whole import Bench
 
@@ -159,6 +161,53 @@ def test_a_certificate_of_a_given_authority_is_trusted(
         (tmp_path / "empty.pem").write_text("nothing here")
         empty = bench(server.url, "--ca-file", str(tmp_path / "empty.pem"))
         assert empty.code == 2 and "empty.pem" in empty.err and "Traceback" not in empty.err
+
+
+def test_the_page_beside_the_api_is_read_under_the_same_certificate_and_with_the_same_key(
+    bench: Bench, context: ssl.SSLContext, authority: trustme.CA, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+    with (
+        served(Behaviour(key="sk-abcdef", pages={"/metrics": (200, page)}), tls=context) as server,
+        served(Behaviour(pages={"/metrics": (200, page)})) as other,
+    ):
+        asked = ("--requests", "2", "--ca-file", str(file), "--api-key", "sk-abcdef")
+        beside = bench(server.url, *asked)
+        named = bench(server.url, *asked, "--server-metrics", f"{server.url}/metrics")
+        elsewhere = bench(server.url, *asked, "--server-metrics", f"{other.url}/metrics")
+        assert other.heads and not any(b"sk-abcdef" in head for head in other.heads)
+    for ran in (beside, named, elsewhere):
+        kept = {path.name for path in (ran.path / "evidence").iterdir()}
+        assert {"metrics-before.http", "metrics-after.http"} <= kept and "gather.json" not in kept
+        assert not any(b"sk-abcdef" in path.read_bytes() for path in ran.path.rglob("*") if path.is_file())
+
+
+# ---- keys
+
+
+def test_a_key_goes_to_an_engine_that_speaks_anthropics_api_in_both_its_headers_and_to_anthropic_in_its_own() -> None:
+    def names(url: str) -> set[str]:
+        settings = settings_of(url, Asked(api="anthropic.messages", api_key="k", requests="1"))
+        return {name.lower() for name, _ in settings.target.secret_headers}
+
+    assert names("http://127.0.0.1:1") == {"x-api-key", "authorization"}
+    assert names("https://api.anthropic.com") == {"x-api-key"}
+
+
+def test_a_key_that_is_refused_is_not_asked_for_again(bench: Bench) -> None:
+    with served(Behaviour(key="sk-abcdef")) as server:
+        for model in ([], ["--model", "tiny"]):
+            without, wrong = bench(server.url, *model), bench(server.url, "--api-key", "sk-wrong", *model)
+            assert without.code == wrong.code == 2
+            assert "give a key" in without.err and "not with this key" in wrong.err and "sk-wrong" not in wrong.err
+
+
+def test_a_base_path_that_lacks_its_version_is_told_what_to_write(bench: Bench) -> None:
+    with served(Behaviour(models=None)) as server:
+        assert f"is it {server.url}/svc/v1?" in bench(f"{server.url}/svc", "--requests", "1").err
+        assert "is it" not in bench(server.url, "--requests", "1").err
 
 
 # ---- what a server tells

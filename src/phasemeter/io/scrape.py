@@ -45,7 +45,18 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
         return head.encode("latin-1", "replace") + b"\r\n\r\n" + self.body
 
 
-def _connection(url: str, timeout_s: float, *, insecure: bool) -> tuple[http.client.HTTPConnection, str]:
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How a page is reached: what vouches for its certificate, and secret headers (a key), which are kept nowhere."""
+
+    insecure: bool = False
+    ca_file: str | None = None
+    secret_headers: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN = Access()
+
+
+def _connection(url: str, timeout_s: float, access: Access) -> tuple[http.client.HTTPConnection, str]:
     parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
     try:
         port = parts.port
@@ -57,25 +68,25 @@ def _connection(url: str, timeout_s: float, *, insecure: bool) -> tuple[http.cli
     path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port, timeout=timeout_s), path
-    context = ssl.create_default_context()
-    if insecure:
+    context = ssl.create_default_context(cafile=access.ca_file)
+    if access.insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context), path
 
 
-def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, insecure: bool = False) -> Scrape:
+def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, access: Access = PLAIN) -> Scrape:
     """One GET within `timeout_s` altogether.
 
     Raises LateError when the page did not come in time, NetworkError when nothing usable came, ServerError for a status other
     than 2xx or a page over `max_bytes`.
     """
-    connection, path = _connection(url, timeout_s, insecure=insecure)
+    connection, path = _connection(url, timeout_s, access)
+    headers = {name.lower(): value for name, value in access.secret_headers}
+    headers |= {"accept": "text/plain", "accept-encoding": "identity", "connection": "close"}
     asked_ns = time.monotonic_ns()
     until_ns = asked_ns + round(timeout_s * 1e9)
     try:
-        connection.request(
-            "GET", path, headers={"Accept": "text/plain", "Accept-Encoding": "identity", "Connection": "close"}
-        )
+        connection.request("GET", path, headers=headers)
         with _cut_off(connection.sock, until_ns):
             answer = connection.getresponse()
             body = _bounded(answer, url, until_ns, max_bytes)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from phasemeter.errors import FileError, PhasemeterError
-from phasemeter.io.scrape import LateError, Scrape, save, scrape, scrape_when
+from phasemeter.io.scrape import PLAIN, Access, LateError, Scrape, save, scrape, scrape_when
 from phasemeter.lazy import load
 from phasemeter.server.exposition import parse_page
 from phasemeter.server.prometheus import EngineReading, read_pages
@@ -43,7 +43,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     asked: bool = True
-    insecure: bool = False
+    access: Access = PLAIN
     silent: bool = False
 
 
@@ -70,7 +70,7 @@ class Gathering:
             self._leave(f"no_scrape: {self.page.url}: no answer to the probe: {LEFT_OUT}")
             return
         try:
-            found = scrape(self.page.url, timeout_s=LOOK_S, insecure=self.page.insecure)
+            found = scrape(self.page.url, timeout_s=LOOK_S, access=self.page.access)
             readings = readings_of(found)
         except LateError as silent:
             self._leave(f"no_scrape: before the run: {silent}: {LEFT_OUT}")
@@ -115,7 +115,7 @@ class Gathering:
     def _fetched(self, page: Page) -> Scrape:
         """The page now; one that kept silent is waited for no longer than SHORT_S the next time."""
         try:
-            found = scrape(page.url, timeout_s=SHORT_S if self._silent else SCRAPE_S, insecure=page.insecure)
+            found = scrape(page.url, timeout_s=SHORT_S if self._silent else SCRAPE_S, access=page.access)
         except LateError:
             self._silent = True
             raise

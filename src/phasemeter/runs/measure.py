@@ -273,7 +273,8 @@ class _Run:
 def page_beside(ready: Prepared) -> Any:
     """The metrics page that was asked for, else the one beside the API where that has one; behind a proxy none is looked for.
 
-    An engine whose `/metrics` is something else, emptied by whoever reads it, is asked for its own page.
+    An engine whose `/metrics` is something else, emptied by whoever reads it, is asked for its own page. A page of the server
+    that is measured gets its key too; no other server does.
     """
     settings, asked, told = ready.settings, ready.settings.asked, ready.probed.identity
     endpoint = settings.endpoint
@@ -282,12 +283,18 @@ def page_beside(ready: Prepared) -> Any:
     page = load("phasemeter.runs.gather").Page
     if asked.server_metrics is not None:
         named = asked.server_metrics.strip()
+        own = (named if "://" in named else f"http://{named}").startswith((f"{host}/", f"{host}?")) or named == host
         none = named.lower() == "none"
-        return None if none else page(url=named, insecure=asked.insecure, silent=named == silent)
+        return None if none else page(url=named, access=_access(ready, own=own), silent=named == silent)
     if settings.target.proxy is not None:
         return None
     url = host + endpoint.root + METRICS_PAGES.get(told.fields.get("engine", ""), "/metrics")
-    return page(url=url, asked=False, insecure=asked.insecure, silent=url == silent)
+    return page(url=url, asked=False, access=_access(ready, own=True), silent=url == silent)
+
+
+def _access(ready: Prepared, *, own: bool) -> Any:
+    asked, secret = ready.settings.asked, ready.settings.target.secret_headers if own else ()
+    return load("phasemeter.io.scrape").Access(insecure=asked.insecure, ca_file=asked.ca_file, secret_headers=secret)
 
 
 METRICS_PAGES = {"tensorrt-llm": "/prometheus/metrics"}

@@ -24,7 +24,7 @@ from phasemeter.wire.exchange import Exchange
 from phasemeter.workload.bodies import BodyOptions
 from phasemeter.workload.length_model import LengthModel
 from phasemeter.workload.lengths import mean_tokens
-from phasemeter.workload.urls import PATHS
+from phasemeter.workload.urls import PATHS, is_version
 
 TRIES = 3
 FEWEST_IDS = 64
@@ -110,7 +110,7 @@ def _check_reached(settings: Settings, asker: Asker) -> None:
         raise RefusedError(f"{settings.url}: the proxy {shown(settings.target.proxy)} answers 407: {PROXY_KEY}")
     if asker.first_status in {401, 403} and not settings.models:
         raise RefusedError(
-            f"{settings.endpoint.url}: the server answers {asker.first_status}{HINTS[asker.first_status]}"
+            f"{settings.endpoint.url}: the server answers {asker.first_status}{_hint(settings, asker.first_status)}"
         )
 
 
@@ -150,9 +150,10 @@ def _models(settings: Settings, identity: Identity) -> tuple[tuple[str, float], 
         raise UserError(f"{settings.url}: which model? It lists {_some(listed)}: say --model NAME")
     if settings.endpoint.api in {"tgi.generate_stream", "sglang.generate", "llamacpp.completion"}:
         return ()
-    raise UserError(
-        f"{settings.url}: it lists no models: say --model NAME (or check the URL: {settings.endpoint.base}/models)"
-    )
+    to = settings.endpoint
+    lacking = PATHS[to.api][1] and not is_version(to.base.rpartition("/")[2])
+    here = f"{to.base}/models" + (f"; is it {to.scheme}://{to.authority}{to.base}/v1?" if lacking else "")
+    raise UserError(f"{settings.url}: it lists no models: say --model NAME (or check the URL: {here})")
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -286,8 +287,14 @@ def _adapt(settings: Settings, state: State, exchange: Exchange) -> None:
             if field in words and sent(state):
                 state.notes.append(f"refused by the server ({_short(words)}): {without(state)}")
                 return
-    hint = HINTS.get(exchange.status or 0, "")
-    raise RefusedError(f"{settings.endpoint.url}: the server refuses: {words}{hint}")
+    raise RefusedError(f"{settings.endpoint.url}: the server refuses: {words}{_hint(settings, exchange.status)}")
+
+
+def _hint(settings: Settings, status: int | None) -> str:
+    """What to do about a refusal: a key that was given is the wrong one."""
+    if status == 401 and settings.target.secret_headers:
+        return ": not with this key: is it the server's? (--api-key, OPENAI_API_KEY or --header)"
+    return HINTS.get(status or 0, "")
 
 
 PROXY_KEY = "it wants a user and a password: --proxy http://USER:PASSWORD@HOST:PORT"

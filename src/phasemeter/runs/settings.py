@@ -307,7 +307,8 @@ def _headers(asked: Asked, endpoint: urls.Endpoint) -> tuple[tuple[tuple[str, st
     elif key:  # an empty one sends no header at all
         if endpoint.api == "anthropic.messages":
             secret.append(("x-api-key", key))
-        else:
+        # engines that speak Anthropic's API beside others look for a key where the others have it (vLLM)
+        if endpoint.api != "anthropic.messages" or not endpoint.host.endswith("anthropic.com"):
             secret.append(("Authorization", f"Bearer {key}"))
     if endpoint.api == "anthropic.messages":
         own.append(("anthropic-version", ANTHROPIC_VERSION))
