@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import select
 import socket
 import threading
@@ -313,6 +315,20 @@ def test_secret_headers_are_sent_and_lie_in_no_file(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) >= 4
     assert not any(b"very-secret" in path.read_bytes() for path in files)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+def test_runs_leave_no_descriptor_behind(tmp_path: Path) -> None:
+    def opened() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    counts = []
+    for number in range(3):
+        with loopback() as server:
+            send(tmp_path / str(number), at(server), plan(2))
+        counts.append(opened())
+    assert counts[2] <= counts[0]
 
 
 def test_a_large_body_is_sent_whole_through_a_slow_reader(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ class Crew:
         except OSError:
             self.end()
             raise
+        finally:
+            os.close(self._shared)  # the map and the workers have descriptors of their own
 
     def _spawn(self, config: WorkerConfig) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
