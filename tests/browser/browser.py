@@ -16,6 +16,7 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
+PATIENCE_S = 110  # below the driver's own two minutes for an answer
 PHONE, DESK = (390, 844), (1280, 900)
 
 
@@ -33,6 +34,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self._service = service.Service(driver)
         self.driver = chrome.Chrome(options=options, service=self._service)
+        self.driver.set_script_timeout(PATIENCE_S)
 
     def open(self, page: Path, size: tuple[int, int] = DESK, *, dark: bool = False, media: str = "screen") -> None:
         """Load a page from disk in a window of that size."""
