@@ -6,6 +6,7 @@ To look for new counterexamples: `pytest --hypothesis-profile searching TESTS`.
 from __future__ import annotations
 
 import importlib.util
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,13 +14,15 @@ from hypothesis import HealthCheck, settings
 
 from phasemeter.io.embedded_engine import EmbeddedEngine, embedded_engine
 
-BUSY = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow],
-}  # a machine that is busy is no fault of a property
+# a machine that is busy is no fault of a property
+BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", derandomize=True, **BUSY)
 settings.register_profile("searching", **BUSY)
 settings.load_profile("same")
+
+# what a shell starts in the background hears no Ctrl-C, nor do its children
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -53,11 +53,14 @@ def test_it_lists_its_model_on_a_loopback_port(engine: EmbeddedEngine) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_it_is_gone_when_its_parent_was_killed(engine: EmbeddedEngine, how: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        assert alive(child)
-        parent.send_signal(how)
-        parent.wait(timeout=60)
+        try:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            assert alive(child)
+            parent.send_signal(how)
+            parent.wait(timeout=60)
+        finally:
+            parent.kill()
     assert gone_within(child, 60)
 
 
