@@ -4,6 +4,8 @@ One request on an empty server obeys it exactly. A fitted law stops holding wher
 tpot belongs to the request alone.
 """
 
+from statistics import fmean
+
 from phasemeter.runs.simulate import replicate
 from phasemeter.serving.plan import demand_of, parse_plan
 
@@ -44,7 +46,7 @@ for label, prompt, output, clients in (
     ("64 clients, 1,000 and 120", 1_000, 120, 64),
 ):
     truths = served(prompt, output, 0.01, 0.02, 45e-6, 1e-4, f"concurrency: {clients}", 4 * clients)
-    first, e2e = (sum(values) / len(values) for values in zip(*map(seconds, truths), strict=True))
+    first, e2e = map(fmean, zip(*map(seconds, truths), strict=True))
     print(
         f"  {label:27} ttft {100 * first / e2e:5.1f} %, {output - 1:4} tokens {100 - 100 * first / e2e:5.1f} % of {e2e:7.3f} s"
     )
@@ -53,7 +55,7 @@ print("Where it fails: what an empty server showed, against what requests met")
 for clients in (1, 8, 64):
     truths = served(1000, 120, 0.01, 0.02, 45e-6, 1e-4, f"concurrency: {clients}", 4 * clients + 20)
     alone = 0.01 + 1000 * 45e-6 + 119 * (0.02 + 1e-4)
-    mean = sum(seconds(one)[1] for one in truths) / len(truths)
+    mean = fmean(seconds(one)[1] for one in truths)
     print(f"  {clients:3} clients: law {alone:.3f} s, met {mean:.3f} s ({mean / alone - 1:+.0%})")
 
 print("Where it fails: percentiles don't add up, and neither do means of answers of different lengths")
@@ -67,7 +69,7 @@ truths = served(1000, mixed, 0.01, 0.02, 45e-6, 1e-4, "poisson: 6 req/s", 300)
 ends = [seconds(one)[1] for one in truths]
 firsts = [seconds(one)[0] for one in truths]
 several = [(t, first, end) for t, first, end in zip(truths, firsts, ends, strict=True) if t.output_tokens > 1]
-tpot = sum((end - first) / (t.output_tokens - 1) for t, first, end in several) / len(several)
-tokens = sum(t.output_tokens - 1 for t in truths) / len(truths)
-law = sum(firsts) / len(firsts) + tokens * tpot
-print(f"  mean ttft + {tokens:.1f} · mean tpot = {law:.3f} s, mean e2e {sum(ends) / len(ends):.3f} s")
+tpot = fmean((end - first) / (t.output_tokens - 1) for t, first, end in several)
+tokens = fmean(t.output_tokens - 1 for t in truths)
+law = fmean(firsts) + tokens * tpot
+print(f"  mean ttft + {tokens:.1f} · mean tpot = {law:.3f} s, mean e2e {fmean(ends):.3f} s")
