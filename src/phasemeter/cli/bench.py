@@ -58,7 +58,7 @@ def tell(done: Any, wanted: BenchOptions) -> int:
         for measured, verdict in zip(done.measured, verdicts, strict=True):
             lazy.load("phasemeter.report.terminal").show(measured.result)
             if verdict is not None:
-                print("\n" + "\n".join(check.words(verdict)))
+                lazy.load("phasemeter.report.fold").show(["", *check.words(verdict)])
     for measured, verdict in zip(done.measured, verdicts, strict=True):
         page = beside(measured.path, verdict)
         print(f"run: {measured.path} (to look at: {page})", file=sys.stderr)

@@ -61,7 +61,7 @@ def check(
     if as_json:
         print(json.dumps(document, allow_nan=False, ensure_ascii=False))
     else:
-        print(load("phasemeter.report.plain").plain("\n".join(words(document))))
+        load("phasemeter.report.fold").show(words(document))
     return exit_code(document)
 
 
@@ -81,7 +81,7 @@ def verdict_document(run: Path, contract: Path, baseline: Path | None = None, ac
 def words(document: dict[str, Any]) -> list[str]:
     """A verdict for a person: a table, its warnings, the whole in one word."""
     return [
-        *table(document["lines"]),
+        *table(document["lines"], load("phasemeter.report.fold").columns()),
         *(f"warning: {warning}" for warning in document["warnings"]),
         f"the contract is {document['verdict']}",
     ]
@@ -199,8 +199,8 @@ def shown(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}".rstrip()
 
 
-def table(lines: list[dict[str, Any]]) -> list[str]:
-    """The lines as text columns, the missed ones first."""
+def table(lines: list[dict[str, Any]], wide: int | None = None) -> list[str]:
+    """The lines as text columns, the missed ones first; where those pass `wide` columns, a block of words a line."""
     order = {"missed": 0, "undecided": 1, "met": 2}
     rows = [("verdict", "line", "promised", "seen", "95 % interval", "n", "")]
     for line in sorted(lines, key=lambda line: order[line["verdict"]]):
@@ -213,9 +213,19 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
             (line["verdict"], line["path"], promised, shown(line["value"], unit), interval, str(line["n"]), why(line))
         )
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
-    return [
+    laid = [
         "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[6]]).rstrip() for row in rows
     ]
+    if wide is None or max(map(len, laid)) <= wide:
+        return laid
+    return [line for row in rows[1:] for line in _block(row)]
+
+
+def _block(row: tuple[str, ...]) -> list[str]:
+    verdict, path, promised, seen, interval, n, why_so = row
+    said = [f"promised {promised}".replace("promised declared", "declared") if promised else "", f"seen {seen}",
+            f"95 % {interval}" if interval else "", f"n {n}", why_so]  # fmt: skip
+    return [f"{verdict:<9}  {path}", f"{'':<9}  " + " · ".join(part for part in said if part)]
 
 
 def why(line: dict[str, Any]) -> str:

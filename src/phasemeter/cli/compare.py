@@ -56,7 +56,7 @@ def compare(
     """
     fields = [name for item in varying or () for name in item.split(",") if name.strip()]
     foreign = [None if path.is_dir() else read_one(path) for path in (a, b)]
-    dialects = [None if one is None else one.result.definitions.partition("@")[0] for one in foreign]
+    dialects = [None if one is None else one.result.definitions for one in foreign]
     sides = [
         [foreign_run(path, one)] if one is not None else measured_runs(path, dialects[1 - i])
         for i, (path, one) in enumerate(zip((a, b), foreign, strict=True))
@@ -73,7 +73,7 @@ def compare(
     if as_json:
         print(json.dumps(document_of(report), allow_nan=False, ensure_ascii=False))
     else:
-        print(load("phasemeter.report.plain").plain("\n".join(shown(report))))
+        load("phasemeter.report.fold").show(shown(report))
     return 0 if report.answer.comparable else REFUSED
 
 
@@ -121,8 +121,7 @@ def _measured(directory: Path, dialect: str | None) -> Any:
         return run(name=directory.name, document=document)
     values, lengths = load("phasemeter.comparison.report").values_of(analysis.rows(directory), dialect)
     if dialect is not None:  # its own metrics are read anew, so the house's summaries must not stand beside them
-        names = load("phasemeter.metrics.dialects").DIALECTS
-        document = {**document, "definitions": names[dialect].id, "metrics": {}}
+        document = {**document, "definitions": dialect, "metrics": {}}
     phases = {phase: load("numpy").asarray(got) for phase, got in server_evidence(directory).phases.items()
               if not hasattr(got, "edges_s")}  # fmt: skip
     return run(name=directory.name, document=document, values=values, lengths=lengths, phases=phases)

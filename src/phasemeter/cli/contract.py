@@ -51,6 +51,9 @@ def contract(
             raise UserError("contract explain needs the contract: phasemeter contract explain contract.yaml")
         lines = words.explain(read_contract(file))
         text = json.dumps({"lines": lines}, ensure_ascii=False) + "\n" if as_json else "\n".join(lines) + "\n"
+        if output is None and not as_json:
+            load("phasemeter.report.fold").show(lines)
+            return 0
     if output is None:
         print(text, end="")
     else:

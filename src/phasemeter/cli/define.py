@@ -43,12 +43,12 @@ def define(
             raise UserError("--for needs a word: `phasemeter define tpot --for RUN`")
         answers = sheet.moved(wanted, lazy.load("phasemeter.runs.analysis").rows(for_run))
         told = {"phasemeter": 1, "word": wanted, "run": for_run, "values": answers}
-        _print(json, told, sheet.moved_lines(wanted, answers))
+        _print(json, told, sheet.moved_lines(wanted, answers, lazy.load("phasemeter.report.fold").columns()))
     elif wanted is None:
         every = lazy.load("phasemeter.metrics.definitions").HOUSE
         _print(json, {"phasemeter": 1, "words": {name: row.line() for name, row in every.items()}}, sheet.all_words())
     else:
-        _print(json, sheet.document(wanted), sheet.lines(wanted))
+        _print(json, sheet.document(wanted), sheet.lines(wanted, lazy.load("phasemeter.report.fold").columns()))
     return 0
 
 
@@ -56,5 +56,4 @@ def _print(json: bool, document: object, lines: Iterable[str]) -> None:
     if json:
         print(json_module.dumps(document, ensure_ascii=False, allow_nan=False))
         return
-    for line in lines:
-        print(line)
+    lazy.load("phasemeter.report.fold").show(lines)

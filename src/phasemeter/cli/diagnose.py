@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -54,11 +55,20 @@ def diagnose(
     if json_:
         print(json.dumps(document, allow_nan=False))
         return 0
-    for step in shown["steps"]:
-        print(f"{step['step']}. {step['question']}\n   {step['finding']} ({step['strength']})")
-        print(f"   evidence: {step['evidence']}\n   next: {step['next']}")
-    for cause in shown["causes"][1:]:
-        print(f"also: {cause['cause']} ({cause['strength']}): {cause['evidence']}")
-    if shown["missing"]:
-        print("not on record:\n" + "\n".join(f"  - {text}" for text in shown["missing"]))
+    load("phasemeter.report.fold").show(lines(shown))
     return 0
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """The six steps for a person."""
+    for step in document["steps"]:
+        strength = "" if step["strength"] == step["finding"] else f" ({step['strength']})"
+        yield f"{step['step']}. {step['question']}"
+        yield f"   {step['finding']}{strength}"
+        yield f"   evidence: {step['evidence']}"
+        yield f"   next: {step['next']}"
+    for cause in document["causes"][1:]:
+        yield f"also: {cause['cause']} ({cause['strength']}): {cause['evidence']}"
+    if document["missing"]:
+        yield "not on record:"
+        yield from (f"  - {text}" for text in document["missing"])

@@ -28,8 +28,9 @@ def doctor(*, json: Annotated[bool, Parameter(negative="", help="print one JSON 
         }
         print(json_module.dumps(document, indent=2))
     else:
+        lines = []
         for finding in findings:
-            print(f"{MARKS[finding.state]} {finding.id:<17} {finding.seen}")
-            if finding.remedy:
-                print(f"{'':>28}do: {finding.remedy}")
+            lines.append(f"{MARKS[finding.state]} {finding.id:<17}  {finding.seen}")
+            lines += [f"{'':>27}  do: {finding.remedy}"] if finding.remedy else []
+        lazy.load("phasemeter.report.fold").show(lines)
     return int(any(finding.state == "problem" for finding in findings))

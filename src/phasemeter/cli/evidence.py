@@ -61,8 +61,7 @@ def evidence(
         print(json.dumps(document, allow_nan=False))
         return 0
     shown = load("phasemeter.report.plain").plain_tree(document)
-    for line in _lines(shown):
-        print(line)
+    load("phasemeter.report.fold").show(_lines(shown))
     for warning in shown["warnings"]:
         print(f"warning: {warning}", file=sys.stderr)
     return 0

@@ -45,7 +45,7 @@ def import_(
         print(json.dumps(one, allow_nan=False, ensure_ascii=False))
         return 0
     for document in documents:
-        print(load("phasemeter.report.plain").plain("\n".join(shown(document))))
+        load("phasemeter.report.fold").show(shown(document))
     return 0
 
 

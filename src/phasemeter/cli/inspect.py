@@ -78,8 +78,10 @@ def _print(target: str, document: dict[str, Any], lines: list[tuple[int, str, st
     )
     if document["failure_text"]:
         console.print(f"  {escape(document['failure_text'])}")
+    fold = load("phasemeter.report.fold")
     for line in summary(document):
-        console.print(f"  {escape(line)}")
+        for part in fold.folded(f"  {line}", fold.columns()):
+            console.print(escape(part))
     table = load("rich.table").Table(box=None, pad_edge=False, header_style="dim")
     for name, side in (
         ("ms", "right"),

@@ -83,7 +83,10 @@ def search(plan: Any, contract: Any, *, json: bool) -> int:
     runs, report = lazy.load("phasemeter.runs.goodput"), lazy.load("phasemeter.report.goodput")
     found, promise = runs.search_plan(plan, contract, runs.Limits(), None, lambda line: print(line, file=sys.stderr))
     answer = runs.document(found, promise)
-    print(report.dumps(answer) if json else "\n".join(report.words(answer)))
+    if json:
+        print(report.dumps(answer))
+    else:
+        lazy.load("phasemeter.report.fold").show(report.words(answer))
     return int(report.exit_code(answer))
 
 

@@ -81,7 +81,7 @@ def trace(
     if json:
         print(json_module.dumps(files.document(loaded, options), allow_nan=False))
     else:
-        print(plain("\n".join(_view(loaded, files.summary(loaded)))))
+        lazy.load("phasemeter.report.fold").show(_view(loaded, files.summary(loaded)))
     refused = not loaded.accepted
     if refused:
         print(f"phasemeter: {file}: {loaded.error_count} rows in doubt: not to be replayed as it is", file=sys.stderr)

@@ -29,7 +29,7 @@ AT = {
     "last_choice_chunk": 7,
     "usage_or_last_token": 8, "stream_end": 9,
 }  # fmt: skip
-STEP = 8
+STEP, SHORTEST = 8, 4  # columns between two marks
 BOUNDARY_WORDS = {
     "due": "the schedule's instant (closed loop: the moment its slot was free)",
     "dispatch": "the start of connecting if a request had to connect, else just before the first byte's write",
@@ -136,14 +136,14 @@ def _plain(entry: Entry) -> dict[str, Any]:
     }
 
 
-def lines(word: str) -> Iterator[str]:
-    """The word's table for a person: the time line, then each tool's row."""
+def lines(word: str, wide: int | None = None) -> Iterator[str]:
+    """The word's table for a person: the time line (in `wide` columns), then each tool's row."""
     if word in OTHER_WORDS:
         for rule in rules(word):
             yield f"{rule['tool']:<22} {rule['rule']}"
         return
     found = entries(word)
-    yield from timeline(found)
+    yield from timeline(found, wide)
     yield ""
     for entry in found:
         yield f"{entry.tool}  {entry.name} [{entry.unit}]"
@@ -160,19 +160,24 @@ def lines(word: str) -> Iterator[str]:
         yield f"{name}: {BOUNDARY_WORDS[name]}"
 
 
-def timeline(found: list[Entry]) -> Iterator[str]:
-    """Each row's stretch of a request's life, one line a tool."""
+def timeline(found: list[Entry], wide: int | None = None) -> Iterator[str]:
+    """Each row's stretch of a request's life, one line a tool; shorter steps and no divisors where `wide` columns ask for it."""
     drawn = [entry for entry in found if entry.definition.start is not None and entry.definition.end is not None]
     if not drawn:
         return
     margin = max(len(entry.tool) for entry in found) + 2
-    yield " " * margin + "".join(f"{name:<{STEP}}" for name in AXIS).rstrip()
+    last = len(AXIS) - 1
+    step = STEP if wide is None else min(STEP, max(SHORTEST, (wide - margin - len(AXIS[-1])) // last))
+    rows = 1 if step == STEP else 2  # names that would touch stand on two lines, in turn
+    for row in range(rows):
+        yield " " * (margin + row * step) + "".join(f"{name:<{rows * step}}" for name in AXIS[row::rows]).rstrip()
     for entry in drawn:
-        start, end = AT[entry.definition.start or ""] * STEP, AT[entry.definition.end or ""] * STEP
-        bar = ["·" if place % STEP == 0 else " " for place in range((len(AXIS) - 1) * STEP + 1)]
+        start, end = AT[entry.definition.start or ""] * step, AT[entry.definition.end or ""] * step
+        bar = ["·" if place % step == 0 else " " for place in range(last * step + 1)]
         bar[start : end + 1] = ["├", *"─" * (end - start - 1), "┤"] if end > start else ["│"]
+        line = f"{entry.tool:<{margin}}{''.join(bar)}"
         divisor = f"  ÷ ({entry.definition.divisor})" if entry.definition.divisor else ""
-        yield f"{entry.tool:<{margin}}{''.join(bar)}{divisor}"
+        yield line + divisor if wide is None or len(line + divisor) <= wide else line
 
 
 def all_words() -> Iterator[str]:
@@ -225,15 +230,24 @@ def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else value * scale
 
 
-def moved_lines(word: str, answers: list[dict[str, Any]]) -> Iterator[str]:
-    """`moved` for a person."""
+def moved_lines(word: str, answers: list[dict[str, Any]], wide: int | None = None) -> Iterator[str]:
+    """`moved` for a person; where a table passes `wide` columns, two lines a tool."""
     yield f"{word} of this run, under each tool's definition"
-    yield f"{'tool':<24}{'its name':<34}{'n':>9}{'mean':>12}{'p50':>12}{'p99':>12}   mean against the first"
+    head = f"{'tool':<24}{'its name':<34}{'n':>9}{'mean':>12}{'p50':>12}{'p99':>12}   mean against the first"
+    narrow = wide is not None and len(head) > wide
+    if not narrow:
+        yield head
     for answer in answers:
         factor, unit = (1e3, "ms") if answer["unit"] == "s" else (1.0, answer["unit"])
-        cells = "".join(
-            f"{DASH if answer[key] is None else number(answer[key] * factor):>12}" for key in ("mean", "p50", "p99")
-        )
+        keys = ("mean", "p50", "p99")
+        told = {key: DASH if answer[key] is None else number(answer[key] * factor) for key in keys}
         ratio = answer["mean_over_first"]
         change = answer["reason"] or "" if ratio is None else f"{ratio - 1:+.2%}"
+        if narrow:
+            said = [f"n {answer['n']}", *(f"{key} {value}" for key, value in told.items())]
+            against = "" if not change else f" · {change}" if ratio is None else f" · {change} against the first"
+            yield f"{answer['tool']}  {answer['name']}"
+            yield f"    {' · '.join(said)} {unit}{against}"
+            continue
+        cells = "".join(f"{told[key]:>12}" for key in keys)
         yield f"{answer['tool']:<24}{answer['name']:<34}{answer['n']:>9}{cells}   {change} ({unit})"
