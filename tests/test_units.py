@@ -44,6 +44,13 @@ def test_a_rate_of_nothing_or_of_apples_is_refused(text: str) -> None:
         units.rate_per_s(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 40, "1e30", "1e16", str(units.MOST + 2)])
+def test_a_count_that_no_float_holds_exactly_is_no_count(text: str) -> None:
+    with pytest.raises(UserError, match="more than can be counted"):
+        units.count(text)
+    assert units.count(str(units.MOST)) == units.MOST
+
+
 def test_shares_and_counts_and_sizes() -> None:
     assert units.share("99 %") == pytest.approx(0.99)
     assert units.share(0.5) == 0.5

@@ -27,6 +27,7 @@ _SECONDS = {
 _PER_SECOND = {"s": 1.0, "sec": 1.0, "min": 1 / 60.0, "m": 1 / 60.0, "h": 1 / 3600.0}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}  # fmt: skip
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6}
+MOST = 2**53  # whole numbers beyond are rounded on their way through a float
 _RATE_NOUNS = {"", "req", "reqs", "request", "requests", "r", "tok", "token", "tokens"}
 
 
@@ -109,4 +110,6 @@ def count(text: str | float) -> int:
     value = number * factor if factor is not None else math.nan
     if not value >= 1 or value != int(value):
         raise UserError(f'{text!r} is no count: write a whole number of 1 or more, like "100" or "8k"')
+    if value > MOST:
+        raise UserError(f"{text!r} is more than can be counted: write at most {MOST}")
     return int(value)
