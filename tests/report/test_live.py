@@ -6,6 +6,7 @@ import io
 import re
 import sys
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,12 @@ def test_the_head_says_how_far_what_was_asked_and_what_was_achieved() -> None:
     told = words(head(GOING, NOW, Rates(sent=9.87, done=9.7, bytes=1e5)))
     assert "124 of 500 requests ended" in told and "asked 10 req/s" in told and "sent 9.87/s" in told
     assert "served 9.7/s" in told and told.count("█") == round(124 / 500 * 24)
+
+
+def test_when_all_is_sent_no_rate_of_sending_is_shown_and_a_long_wait_is_in_seconds() -> None:
+    told = words(head(GOING, msgspec.structs.replace(NOW, sent=500), Rates(sent=0.0, done=9.7, bytes=1e5)))
+    assert "all sent, waiting for answers" in told and "sent 0" not in told and "served 9.7/s" in told
+    assert "first read after 14.6 s" in words(state(NOW, Rates(), 14.608))
 
 
 def test_a_run_by_time_shows_its_time_and_a_closed_loop_its_slots() -> None:

@@ -59,7 +59,9 @@ def head(going: Going, progress: Progress, rates: Rates) -> list[Part]:
         parts.append((f"asked {number(going.rate_per_s)} req/s", PLAIN))
     elif going.concurrency:
         parts.append((f"asked {going.concurrency} at a time", PLAIN))
-    if rates.sent is not None:
+    if going.requests and progress.sent >= going.requests:
+        parts.append(("all sent, waiting for answers", PLAIN))
+    elif rates.sent is not None:
         parts.append((f"sent {number(rates.sent, 3)}/s", PLAIN))
     if rates.done is not None:
         parts.append((f"served {number(rates.done, 3)}/s", PLAIN))
@@ -73,7 +75,8 @@ def state(progress: Progress, rates: Rates, first_read_s: float | None) -> list[
         parts.append((f"waiting for a slot {progress.waiting}", YELLOW))
     parts.append((f"failed {progress.failed}", RED if progress.failed else PLAIN))
     if first_read_s is not None:
-        parts.append((f"first read after {number(first_read_s * 1e3, 3)} ms (median)", PLAIN))
+        factor, unit = (1.0, "s") if first_read_s >= 10 else (1e3, "ms")
+        parts.append((f"first read after {number(first_read_s * factor, 3)} {unit} (median)", PLAIN))
     parts.append((f"our sends late {number(progress.late_ns / 1e6, 2)} ms", DIM))
     parts.append((f"observer lag {number(progress.observer_lag_ns / 1e6, 2)} ms", DIM))
     if rates.bytes is not None:

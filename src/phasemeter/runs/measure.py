@@ -87,6 +87,7 @@ def bench(url: str, asked: Asked, watchers: Watchers | None = None) -> Measured:
     directory is left. Afterwards whatever happens is a saved run.
     """
     watch = watchers or Watchers()
+    watch.begun(Going(phase="asking the server what it is, and how long its prompts become"))
     ready = prepare(url, asked, watch.note)
     made = [folder for folder in ready.output.parents if not folder.exists()]
     directory = RunDirectory.create(ready.output)
