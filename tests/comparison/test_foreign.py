@@ -110,6 +110,56 @@ def test_each_tool_is_told_from_what_its_file_holds() -> None:
         assert one.result.metrics["time_to_first_token"].mean == pytest.approx(0.2)
 
 
+def test_a_file_from_before_vllm_named_its_endpoint_is_read_under_the_rules_of_then() -> None:
+    older = {k: v for k, v in VLLM.items() if k not in ("endpoint_type", "failed")} | {"request_goodput:": None}
+    (one,) = foreign.read(json.dumps(older), "a.json")
+    assert one.result.definitions == "vllm@0.32"
+    assert one.result.outcomes.failed == {"unspecified": 1}  # of 3 prompts 2 completed
+
+
+def test_zeros_that_stand_for_no_value_are_no_latency() -> None:
+    nothing = {k: 0.0 for k in VLLM if k.endswith("_ms")}
+    (one,) = foreign.read(json.dumps(VLLM | nothing | {"completed": 0, "failed": 3}), "a.json")
+    assert (one.result.metrics, one.result.outcomes.ok) == ({}, 0)
+    single = {k: 0.0 for k in VLLM if "_tpot_" in k or "_itl_" in k}
+    (one,) = foreign.read(json.dumps(VLLM | single), "a.json")
+    assert sorted(one.result.metrics) == ["e2el", "ttft"]
+
+
+def test_gaps_are_counted_as_gaps_not_as_requests() -> None:
+    (one,) = foreign.read(json.dumps(VLLM | {"itls": [[0.02] * 10, [0.03] * 7, [0.5]]}), "a.json")
+    assert {name: metric.n for name, metric in one.result.metrics.items()} == {
+        "ttft": 2,
+        "tpot": 2,
+        "itl": 17,
+        "e2el": 2,
+    }
+
+
+def test_a_profile_is_read_without_its_first_and_last_responses_that_hold_no_content() -> None:
+    def chat(delta: dict[str, Any]) -> dict[str, str]:
+        return {"response": f"data: {json.dumps({'choices': [{'delta': delta}]})}\n\n"}
+
+    told = [chat({"role": "assistant", "content": ""}), chat({"content": "a"}), chat({}), chat({"content": "b"}),
+            {"response": 'data: {"choices": [], "usage": {}}\n\ndata: [DONE]\n\n'}]  # fmt: skip
+    request = {"timestamp": 0, "response_timestamps": [10**8, 2 * 10**8, 3 * 10**8, 5 * 10**8, 10**9]}
+    silent = {"timestamp": 0, "response_timestamps": [10**8], "response_outputs": told[:1]}
+    profile = {"service_kind": "openai", "experiments": [{"requests": [request | {"response_outputs": told}, silent]}]}
+    (one,) = foreign.read(json.dumps(profile), "x.json")
+    assert {name: metric.mean for name, metric in one.result.metrics.items()} == pytest.approx(
+        {"time_to_first_token": 0.2, "request_latency": 0.5}
+    )
+    assert (one.result.outcomes.ok, one.result.outcomes.failed) == (1, {"unspecified": 1})
+
+
+def test_counts_of_infinity_and_aggregates_of_runs_are_refused_in_one_line() -> None:
+    with pytest.raises(FileError, match="looks like vllm's"):
+        foreign.read(json.dumps(VLLM | {"completed": math.inf}), "f.json")
+    aggregate = {"aiperf_version": "0.13", "schema_version": "1.0", "metadata": {"aggregation_type": "confidence"}}
+    with pytest.raises(FileError, match=r"import the profile_export_aiperf\.json of each"):
+        foreign.read(json.dumps(aggregate), "f.json")
+
+
 def test_a_byte_order_mark_and_odd_line_separators_inside_text_are_no_fault() -> None:
     one, two = json.dumps(VLLM | {"generated_texts": ["a\u2028b"]}, ensure_ascii=False), json.dumps(VLLM)
     assert len(foreign.read("\ufeff" + one, "f.json")) == 1

@@ -389,6 +389,8 @@ def test_json_lines_without_data_fields_are_read_with_a_warning() -> None:
     found = read([(1, lines[0]), (2, lines[1]), (3, lines[2])])
     assert (found.content, found.outcome, "missing_data_field" in found.warnings) == ("ab", "ok", True)
     assert [t / MS for t in found.times_of(found.choices[0])] == [1, 2]
+    ended = read([(1, lines[0]), (2, lines[1]), (3, lines[2]), (7, b"[DONE]\n"), (9, b"\n")])
+    assert (ended.warnings, ms(ended.stream_end_ns)) == ({"missing_data_field"}, 7)
 
 
 def test_empty_chunks_that_other_tools_stamp_are_counted_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -41,7 +41,8 @@ def report(
 ) -> int:
     """Read a run: its latencies, throughput and validity, under our definitions or another tool's.
 
-    Needs no server: all is derived from the capture. Ends with 1 where nothing succeeded.
+    Needs no server: all is derived from the capture. A result that `import` brought in is shown under its own tool's
+    definitions. Ends with 1 where nothing succeeded.
 
     Parameters
     ----------
@@ -59,6 +60,16 @@ def report(
     """
     if json + markdown + openmetrics + llmd + (csv is not None) + (html is not None) > 1:
         raise UserError("--json, --csv, --markdown, --html, --openmetrics and --llmd each print a run: take one")
+    stored = lazy.load("phasemeter.runs.imported").imported_result(run)
+    if stored is not None:
+        other = (
+            as_tool is not None and lazy.load("phasemeter.metrics.dialects").dialect(as_tool).id != stored.definitions
+        )
+        asked = {"--as": other or None, "--csv requests and events": csv in ("requests", "events") or None, "--html": html,
+                 "--openmetrics": openmetrics or None, "--llmd": llmd or None, "--contract": contract}  # fmt: skip
+        refuse_of_imported(run, [name for name, value in asked.items() if value is not None])
+        _print(stored, json=json, csv=csv is not None, markdown=markdown)
+        return 0 if stored.outcomes.ok or not stored.outcomes.failed else 1
     if html is not None:
         return _write_html(run, html, as_tool)
     analysis = lazy.load("phasemeter.runs.analysis")
@@ -76,9 +87,22 @@ def report(
     result = analysis.analyse(run, tool=as_tool, **given)
     if json and as_tool is not None and lazy.load("phasemeter.report.foreign").writes(as_tool):
         print(lazy.load("phasemeter.report.foreign").dumps(result, analysis.rows(run)))
-    elif json:
+        return 0 if result.outcomes.ok else 1
+    return _print(result, json=json, csv=csv is not None, markdown=markdown)
+
+
+def refuse_of_imported(run: FileName, asked: list[str]) -> None:
+    """What needs the requests themselves, which another tool's file does not hold. Raises UserError."""
+    if asked:
+        raise UserError(
+            f"{run}: brought in from another tool's file, no request of it is on record: {asked[0]} needs a run of `bench`"
+        )
+
+
+def _print(result: Any, *, json: bool, csv: bool, markdown: bool) -> int:
+    if json:
         print(lazy.load("phasemeter.report.json").dumps(result))
-    elif csv == "metrics":
+    elif csv:
         _write(lazy.load("phasemeter.report.csv").metrics(result))
     elif markdown:
         sys.stdout.write(lazy.load("phasemeter.report.markdown").text(result))

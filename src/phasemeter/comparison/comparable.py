@@ -15,7 +15,7 @@ import numpy as np
 from phasemeter.comparison.difference import ks_p_value
 from phasemeter.errors import UserError
 from phasemeter.metrics.definitions import DIALECT, HOUSE, Definition
-from phasemeter.metrics.dialects import DIALECTS
+from phasemeter.metrics.dialects import written_by
 from phasemeter.stats.quantiles import Floats
 
 # what two runs must share (DESIGN section 8); what `--varying` names is under test
@@ -92,8 +92,9 @@ def signature(row: Definition, weight: str | None = None) -> tuple[str | None, .
 def named_metrics(run: Run) -> list[Named]:
     """The metrics that a result holds (its own, or re-read from its rows), with their rows; unknown ones are left out."""
     names = [*run.document.get("metrics", {}), *run.values]
-    bare = str(run.document.get("definitions", DIALECT)).partition("@")[0]
-    own = {row.key: row for row in DIALECTS[bare].rows} if bare in DIALECTS else {}
+    definitions = str(run.document.get("definitions", DIALECT))
+    bare, tool = definitions.partition("@")[0], written_by(definitions)
+    own = {} if tool is None else {row.key: row for row in tool.rows}
     found = []
     for name in dict.fromkeys(names):
         if name in own:

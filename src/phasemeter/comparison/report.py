@@ -16,7 +16,7 @@ from phasemeter.comparison.comparable import Answer, Run, compared
 from phasemeter.comparison.difference import Difference
 from phasemeter.errors import Undefined
 from phasemeter.metrics.definitions import PER_REQUEST, compute
-from phasemeter.metrics.dialects import DIALECTS
+from phasemeter.metrics.dialects import dialect as dialect_named
 from phasemeter.records.request_row import RequestRow
 from phasemeter.stats.intervals import Generator
 from phasemeter.stats.quantiles import Floats
@@ -42,7 +42,7 @@ def values_of(rows: Iterable[RequestRow], dialect: str | None = None) -> tuple[d
     if dialect is None:
         readers = {name: PER_REQUEST[name] for name in HEADLINES}
     else:
-        rows_of = [row for row in DIALECTS[dialect].rows if row.definition.kind == "request" and not row.inverse]
+        rows_of = [row for row in dialect_named(dialect).rows if row.definition.kind == "request" and not row.inverse]
         readers = {row.key: partial(compute, row.definition) for row in rows_of if row.weight is None}
     values: dict[str, list[float]] = {name: [] for name in readers}
     lengths: dict[str, list[float]] = {"input_tokens": [], "output_tokens": []}

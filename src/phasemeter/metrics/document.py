@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from phasemeter.records.result import Metric, Outcomes, Result
+
+PERCENTILE = re.compile(r"p\d+(\.\d+)?")
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -40,6 +44,18 @@ def flat(metric: Metric) -> dict[str, Any]:
     if plain["reason"] is None:
         del plain["reason"]
     return plain
+
+
+def result_in(plain: Mapping[str, Any]) -> Result:
+    """The result that a document of that shape holds. Raises msgspec.ValidationError with the place of what is wrong there."""
+    metrics = {name: _folded(metric) for name, metric in plain["metrics"].items()}
+    return msgspec.convert({**plain, "metrics": metrics}, Result)
+
+
+def _folded(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`."""
+    percentiles = {name: value for name, value in metric.items() if PERCENTILE.fullmatch(name)}
+    return {**{name: value for name, value in metric.items() if name not in percentiles}, "percentiles": percentiles}
 
 
 def error_rate(outcomes: Outcomes) -> float | None:

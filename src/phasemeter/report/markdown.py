@@ -27,7 +27,7 @@ def _lines(result: Result) -> Iterator[str]:
     yield "|---|---|--:|--:|" + "--:|" * len(COLUMNS)
     for name, metric in terminal.shown(result).items():
         factor, unit = scale_of(metric)
-        if not metric.n:
+        if terminal.undefined(metric):
             yield f"| {name} | | 0 | {DASH} {metric.reason or ''} |" + " |" * len(COLUMNS)
             continue
         cells = []
@@ -35,7 +35,7 @@ def _lines(result: Result) -> Iterator[str]:
             found = metric.percentiles.get(label)
             cells.append(f"{percentile(found, factor)} {interval(found, factor)}".replace("*", "\\*").strip())
         mean = DASH if metric.mean is None else number(metric.mean * factor)
-        yield f"| {name} | {unit} | {metric.n} | {mean} | " + " | ".join(cells) + " |"
+        yield f"| {name} | {unit} | {terminal.count(metric)} | {mean} | " + " | ".join(cells) + " |"
     yield ""
     for name, metric in terminal.shown(result).items():
         yield f"- `{name}`: {metric.definition}"

@@ -112,6 +112,16 @@ def shown(result: Result) -> dict[str, Metric]:
     return chosen
 
 
+def undefined(metric: Metric) -> bool:
+    """Whether there is no value; another tool's file may hold values and not say of how many."""
+    values = [metric.mean, *(found.value for found in metric.percentiles.values())]
+    return not metric.n and all(value is None for value in values)
+
+
+def count(metric: Metric) -> str:
+    return str(metric.n) if metric.n else DASH
+
+
 def _same(one: Metric, other: Metric) -> bool:
     return one.n == other.n and one.mean == other.mean and one.max == other.max
 
@@ -125,12 +135,12 @@ def latency(result: Result, width: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for name, metric in shown(result).items():
         factor, unit = scale_of(metric)
-        if not metric.n:
+        if undefined(metric):
             table.add_row(name, "", "0", *[Text(DASH, style="dim")] * (1 + len(COLUMNS)))
             continue
         cells = [percentile(metric.percentiles.get(label), factor) for label in COLUMNS]
         mean = DASH if metric.mean is None else number(metric.mean * factor)
-        table.add_row(name, unit, str(metric.n), mean, *cells)
+        table.add_row(name, unit, count(metric), mean, *cells)
         bounds = [interval(metric.percentiles.get(label), factor) for label in COLUMNS]
         if width >= NARROW and any(bounds):
             table.add_row("", "", "", "", *(Text(bound, style="dim") for bound in bounds))
@@ -145,7 +155,7 @@ def definitions(result: Result, width: int) -> Iterator[RenderableType]:
     for name, metric in rows.items():
         left_out = ", ".join(f"{count} {reason}" for reason, count in metric.excluded.items() if metric.n)
         lines.append(f"\n{name:<{long}}  {metric.definition}" + (f"  (left out: {left_out})" if left_out else ""))
-        if not metric.n:
+        if undefined(metric):
             lines.append(f"  undefined: {metric.reason}", style="yellow")
     flagged = any(
         percent.flag == "few_samples" and label in COLUMNS

@@ -340,7 +340,8 @@ class StreamReader:
         documents = [parse(line) for line, _ in lines]
         if len(documents) > 1 and _NOT_JSON not in documents[:-1]:  # an event stream whose lines lack `data:`
             self.reading.warnings.add("missing_data_field")
-            for found, (_, read) in zip(documents, lines, strict=True):
-                self._give(found, b"", read)
+            for found, (line, read) in zip(documents, lines, strict=True):
+                if not self._done(line, read):
+                    self._give(found, b"", read)
             return
         self.reading.unreadable += 1

@@ -34,6 +34,9 @@ def read(document: Any) -> Imported:
 
 def _summary(document: dict[str, Any]) -> Imported:
     dialect = model.dialect_named("aiperf")
+    kind = model.look(document, "metadata.aggregation_type")
+    if kind is not None:
+        raise ValueError(f"an aggregate ({kind}) of several runs: import the profile_export_aiperf.json of each")
     metrics = {}
     for row in dialect.rows:
         block = document.get(row.key)

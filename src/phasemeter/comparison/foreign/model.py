@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from phasemeter.metrics.dialects import DIALECTS
+from phasemeter.metrics.dialects import dialect
 from phasemeter.metrics.dialects.model import Dialect, Row
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.result import Metric, Outcomes, Percentile, Result, Validity, ValidityCheck
@@ -107,7 +107,7 @@ def metric_of(
 ) -> Metric | None:
     """The row as a metric: `statistic(label)` is what the file holds under the tool's label ("avg", "p99"), or None.
 
-    Times become seconds. None where the file has no statistic of this row.
+    Times become seconds. None where the file has no statistic of this row, or nothing but zeros for a time.
     """
     labels = dict(dialect.statistics)
     own_unit = unit or row.unit
@@ -126,6 +126,8 @@ def metric_of(
     mean = value(labels.get("mean"))
     if mean is None and not there:
         return None
+    if own_unit in SECONDS and not any((mean, *(percentile.value for percentile in there.values()))):
+        return None  # vLLM and SGLang write 0 for what no request gave: no latency is 0 in all its statistics
     counted = statistic(labels["count"]) if "count" in labels else None
     return Metric(
         definition=f"{dialect.id}:{row.key}",
@@ -159,6 +161,18 @@ def look(table: Any, path: str) -> Any:
             if inner is not None:
                 return inner
     return None
+
+
+def counted(metrics: dict[str, Metric], **numbers: int | None) -> dict[str, Metric]:
+    """The metrics with how many values stand behind those named here, where that is known to be another number than the requests'."""
+    known = {key: n for key, n in numbers.items() if n and key in metrics}
+    return metrics | {key: msgspec.structs.replace(metrics[key], n=n) for key, n in known.items()}
+
+
+def gaps_of(document: Mapping[str, Any]) -> int:
+    """How many gaps the detailed arrays of vLLM and SGLang hold, of the requests that succeeded; 0 where there are none."""
+    itls, errors = document.get("itls") or [], document.get("errors") or []
+    return sum(len(gaps) for i, gaps in enumerate(itls) if not (i < len(errors) and errors[i]))
 
 
 def throughput_of(dialect: Dialect, table: Any) -> dict[str, Any]:
@@ -199,7 +213,7 @@ def result_of(
     counting: Counting | None = None,
 ) -> Result:
     """A result that says what it is: imported, under the tool's own definitions, its soundness not known."""
-    dialect = dialect_named(manifest.definitions.partition("@")[0])
+    dialect = dialect_named(manifest.definitions)
     check = ValidityCheck(
         id="imported", verdict="unknown", evidence=f"{dialect.title} doesn't record what our checks need",
         remedy="measure with `phasemeter bench` to have its soundness checked",
@@ -259,7 +273,7 @@ def outcomes_of(ok: int, failed: int, cancelled: int = 0) -> Outcomes:
 
 
 def dialect_named(name: str) -> Dialect:
-    return DIALECTS[name]
+    return dialect(name)
 
 
 def recomputed(dialect: Dialect, key: str, unit: str, values: Sequence[float]) -> Metric:

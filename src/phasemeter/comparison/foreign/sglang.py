@@ -40,7 +40,8 @@ def read(document: dict[str, Any]) -> Imported:
         dialect, None, api=document.get("backend"), rate_per_s=model.rate_of(document.get("request_rate")),
         concurrency=document.get("max_concurrency"), duration_s=document.get("duration"), requests=total, **lengths,
     )  # fmt: skip
-    result = model.result_of(model.from_printed(dialect, document, completed), manifest,
+    metrics = model.counted(model.from_printed(dialect, document, completed), itl=model.gaps_of(document))
+    result = model.result_of(metrics, manifest,
         model.outcomes_of(completed, total - completed), model.throughput_of(dialect, document),
     )  # fmt: skip
     ok = [i for i, error in enumerate(document.get("errors") or []) if not error]

@@ -27,28 +27,36 @@ _RULES = (
 )
 
 
+OLDER = "vllm@0.32"  # before files named their `endpoint_type` (2025), chat clocks started at the role chunk
+
+
 def detect(document: Any) -> bool:
     """Whether this is one run's summary of `vllm bench serve`."""
-    return isinstance(document, dict) and {"endpoint_type", "backend", "request_throughput", "mean_ttft_ms"} <= set(
-        document
-    )
+    return isinstance(document, dict) and {"model_id", "backend", "request_throughput", "mean_ttft_ms"} <= set(document)
 
 
 def read(document: dict[str, Any]) -> Imported:
     """The result of one run (a JSON file, or one line of an appended one)."""
-    dialect = model.dialect_named("vllm")
-    completed, failed = document.get("completed", 0), document.get("failed", 0) or 0
+    dialect = model.dialect_named("vllm" if "endpoint_type" in document else OLDER)
+    completed, failed = document.get("completed", 0), document.get("failed")
+    if failed is None:  # older files count the successes alone
+        failed = max(0, (document.get("num_prompts") or completed) - completed)
     manifest = model.manifest_of(
         dialect, None, model=document.get("model_id"), api=document.get("endpoint_type"),
         tokenizer=document.get("tokenizer_id"), started_utc=document.get("date"), requests=document.get("num_prompts"),
         rate_per_s=model.rate_of(document.get("request_rate")), concurrency=document.get("max_concurrency"),
         duration_s=document.get("duration"),
     )  # fmt: skip
-    result = model.result_of(model.from_printed(dialect, document, completed), manifest,
+    values = _values(document)
+    gaps = model.gaps_of(document)
+    metrics = model.counted(
+        model.from_printed(dialect, document, completed), itl=gaps, tpot=len(values.get("tpot", ()))
+    )
+    result = model.result_of(metrics, manifest,
         model.outcomes_of(completed, failed), model.throughput_of(dialect, document),
     )  # fmt: skip
     return Imported(tool="vllm", result=result, numbers=model.numbers_of(document, _RULES, dialect.id),
-                    values=_values(document))  # fmt: skip
+                    values=values)  # fmt: skip
 
 
 def _values(document: dict[str, Any]) -> dict[str, list[float]]:

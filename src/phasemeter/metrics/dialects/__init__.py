@@ -26,6 +26,11 @@ DIALECTS: Mapping[str, Dialect] = {
 EARLIER: Mapping[str, Dialect] = {vllm.OLDER.id: vllm.OLDER}
 
 
+def written_by(definitions: str) -> Dialect | None:
+    """The dialect that a result names as its definitions, the newest of that tool for an unknown version; None for no tool."""
+    return EARLIER.get(definitions) or DIALECTS.get(definitions.partition("@")[0])
+
+
 def dialect(name: str) -> Dialect:
     """The dialect of that name, with or without its version (`vllm`, `vllm@0.33`); without one it is the newest known.
 
