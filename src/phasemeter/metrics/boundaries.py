@@ -27,11 +27,15 @@ def row_of(
 
 
 def row_and_exchange(
-    planned: PlannedRequest, capture: Capture, clock: ReceiveClock, tokenizer: Tokenizer | None = None
+    planned: PlannedRequest,
+    capture: Capture,
+    clock: ReceiveClock,
+    tokenizer: Tokenizer | None = None,
+    echo_prompt: str | None = None,
 ) -> tuple[RequestRow, Exchange]:
-    """The row, and the exchange it was read from (its text, its raw server timings)."""
+    """The row, and the exchange it was read from (its text, its raw server timings). `echo_prompt`: where `echo` was asked for."""
     received = clock.times(capture.reads, capture.send_start_ns)
-    exchange = exchange_of(planned, capture, received.times_ns)
+    exchange = exchange_of(planned, capture, received.times_ns, echo_prompt)
     counts = count_tokens(exchange, tokenizer)
     return _row(planned, capture, exchange, counts, received.observer_lag_ns), exchange
 

@@ -30,6 +30,7 @@ from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Result
 from phasemeter.runs import privacy
+from phasemeter.runs.echoes import Echoes
 from phasemeter.runs.open_talks import OpenTalks
 from phasemeter.runs.prompt_source import GENERATED
 from phasemeter.runs.run_budget import SERVER_COLUMNS, RunBudget, duration_columns, instants_by_boundary
@@ -109,12 +110,13 @@ class Rows:
 
     def _read(self, directory: RunDirectory, *, in_window: bool) -> Iterator[Seen]:
         clock = ReceiveClock(list(directory.clock_pairs()))
+        echoes = Echoes(directory, self.manifest)
         ended_ns = 0
         open_talks = OpenTalks()
         for planned, capture in directory.exchanges():
             ended_ns = max(ended_ns, capture.closed_ns or 0)
             open_talks.see(planned, capture)
-            row, exchange = row_and_exchange(planned, capture, clock, self.tokenizer)
+            row, exchange = row_and_exchange(planned, capture, clock, self.tokenizer, echoes.of(planned))
             yield Seen(row, exchange, planned.traceparent, in_window)
         for planned, capture in open_talks.never_sent(directory):
             row, exchange = row_and_exchange(planned, capture, clock, self.tokenizer)

@@ -222,6 +222,8 @@ def document(asked: Asked, received: Received) -> dict[str, Any]:
         request["max_tokens"] = asked.max_tokens
     if asked.n != 1:
         request["n"] = asked.n
+    if asked.echo_prompt is not None:
+        request |= {"echo": True, "prompt": asked.echo_prompt}
     events = [
         [t_ns / 1e6, data.decode("latin-1")] for t_ns, data in zip(received.times_ns, received.reads, strict=True)
     ]

@@ -27,9 +27,13 @@ KEPT_HEADERS = frozenset({
 def export(target: str, with_text: bool) -> dict[str, Any]:
     """The recorded-exchange document of `RUN#REQUEST`, or of a file. Raises FileError."""
     if "#" in target and not Path(target).is_file():
-        planned, capture, clock = request_of_run(target)
-        asked = Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n)
-        received = _of_capture(capture, clock.times(capture.reads, capture.send_start_ns).times_ns)
+        found = request_of_run(target)
+        planned, capture = found.planned, found.capture
+        asked = Asked(
+            api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n,
+            echo_prompt=found.echo_prompt if with_text else None,
+        )  # fmt: skip
+        received = _of_capture(capture, found.clock.times(capture.reads, capture.send_start_ns).times_ns)
     else:
         asked, received = read_file(Path(target))
     return recorded(asked, received, with_text)

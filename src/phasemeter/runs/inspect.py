@@ -19,8 +19,10 @@ from phasemeter.metrics.definitions import GAPS, PER_REQUEST
 from phasemeter.metrics.receive_clock import ReceiveClock
 from phasemeter.metrics.tokens import TokenCounts, Tokenizer, count_tokens
 from phasemeter.records.capture import Capture
+from phasemeter.records.manifest import Manifest
 from phasemeter.records.request import PlannedRequest
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
+from phasemeter.runs.echoes import Echoes
 from phasemeter.runs.exchange_file import read_file
 from phasemeter.wire.events import CONTENT, REASONING, REFUSAL, TOOL
 from phasemeter.wire.exchange import Exchange, read_exchange
@@ -42,8 +44,9 @@ def inspect(target: str, tokenizer: Tokenizer | None = None) -> Inspected:
     """
     path = Path(target)
     if "#" in target and not path.is_file():
-        planned, capture, clock = request_of_run(target)
-        row, exchange = row_and_exchange(planned, capture, clock, tokenizer)
+        found = request_of_run(target)
+        planned, capture = found.planned, found.capture
+        row, exchange = row_and_exchange(planned, capture, found.clock, tokenizer, found.echo_prompt)
         origin = capture.send_start_ns if capture.send_start_ns is not None else capture.due_ns
         return Inspected(row=row, exchange=exchange, counts=count_tokens(exchange, tokenizer), origin_ns=origin)
     if path.is_dir():
@@ -57,14 +60,29 @@ def inspect(target: str, tokenizer: Tokenizer | None = None) -> Inspected:
     return Inspected(row=row_of_exchange(exchange, counts, path.stem, 0), exchange=exchange, counts=counts, origin_ns=0)
 
 
-def request_of_run(target: str) -> tuple[PlannedRequest, Capture, ReceiveClock]:
+class OfRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a run. `echo_prompt`: what its answer begins with, where that was asked for."""
+
+    planned: PlannedRequest
+    capture: Capture
+    clock: ReceiveClock
+    echo_prompt: str | None
+
+
+def request_of_run(target: str) -> OfRun:
     """The request that `RUN#REQUEST` names, by its id or its number in the plan. Raises FileError."""
     folder, _, name = target.rpartition("#")
     run = RunDirectory.open(folder)
     for part in (run, RunDirectory(run.path / WARMUP)):
         for planned, capture in part.exchanges() if part.capture.is_dir() else ():
             if name in (planned.request_id, str(planned.index)):
-                return planned, capture, ReceiveClock(list(part.clock_pairs()))
+                manifest = run.read_manifest() if (run.path / "manifest.json").exists() else Manifest()
+                return OfRun(
+                    planned=planned,
+                    capture=capture,
+                    clock=ReceiveClock(list(part.clock_pairs())),
+                    echo_prompt=Echoes(part, manifest).of(planned),
+                )
     raise FileError(f"{folder}: no request `{name}`: give a request's id or its number in the plan")
 
 

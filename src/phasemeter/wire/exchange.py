@@ -133,10 +133,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(self.times_ns.__getitem__, choice.reads))
 
 
-def exchange_of(planned: PlannedRequest, capture: Capture, times_ns: Sequence[int]) -> Exchange:
+def exchange_of(
+    planned: PlannedRequest, capture: Capture, times_ns: Sequence[int], echo_prompt: str | None = None
+) -> Exchange:
     """What a captured request says. `times_ns`: the instant of each of its reads, on the clock that the caller chose."""
     return read_exchange(
-        Asked(api=planned.api, stream=planned.stream, max_tokens=planned.output_tokens, n=planned.n),
+        Asked(
+            api=planned.api,
+            stream=planned.stream,
+            max_tokens=planned.output_tokens,
+            n=planned.n,
+            echo_prompt=echo_prompt,
+        ),
         Received(
             reads=data_of(capture.reads),
             times_ns=times_ns,
