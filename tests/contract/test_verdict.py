@@ -133,6 +133,16 @@ def test_what_a_cut_off_run_never_offered_does_not_lower_its_rates() -> None:
     assert whole.verdict == "met"
 
 
+def test_a_cut_off_request_has_no_age_in_a_metric_that_it_could_never_have() -> None:
+    """A first token's time of an answer that is not streamed, a connection's of one that was open: the rest of the run has none."""
+    cut: dict[str, object] = {"outcome": "cancelled", "stream": False, "first_token_ns": None, "first_output_ns": None}
+    rows = [row(i, **(cut | {"connect_start_ns": 0, "due_ns": 10**9})) for i in range(1, 60)]  # type: ignore[arg-type]
+    for metric in ("ttft", "ttfo", "ttft_from_due", "generation", "connect", "tpot"):
+        line = verdict(f"latency_slo: {{{metric}: {{p50: 1 ms}}}}", rows).lines[0]
+        assert (line.verdict, line.value, line.reason) == ("undecided", None, "no_evidence"), metric
+    assert verdict("latency_slo: {e2e: {p50: 1 ms}}", rows).lines[0].value is not None
+
+
 def test_cost_follows_from_the_price_and_the_tokens() -> None:
     rows = [row(i) for i in range(400)]  # 22 tokens a second
     answer = verdict("cost: {price_per_hour: 2.2, per_million_output_tokens: 100}", rows)

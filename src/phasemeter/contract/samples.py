@@ -15,9 +15,11 @@ import numpy as np
 
 from phasemeter.contract import names
 from phasemeter.errors import Undefined
-from phasemeter.metrics.definitions import BOUNDARIES
+from phasemeter.metrics.definitions import BOUNDARIES, EXCLUSIONS
 from phasemeter.records.request_row import RequestRow
 from phasemeter.stats.quantiles import Floats
+
+SETTLED = ("not_streamed", "connection_was_open")  # true of a request from its send on: waiting longer changes nothing
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,10 @@ def reading(metric: str, row: RequestRow) -> tuple[float, float, str | None]:
                 return math.nan, math.nan, absent.reason
         else:
             return value, value, None
+    excluded = names.definition_of(metric).excluded
+    settled = next((reason for reason in SETTLED if reason in excluded and EXCLUSIONS[reason](row)), None)
+    if settled is not None:
+        return math.nan, math.nan, settled
     least = censored_at(metric, row)
     if least is None:
         return math.nan, math.nan, "cancelled"
