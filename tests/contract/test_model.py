@@ -102,6 +102,12 @@ def test_a_starter_parses_and_explains_each_of_its_lines(kind: str) -> None:
         assert line.path in text
 
 
+def test_a_percentile_in_words_is_the_share_that_has_to_keep_it() -> None:
+    told = words.explain(parse(HEAD + "latency_slo: {ttft: {p99.9: 3 s}, e2e: {p50: 4 s}}"))
+    assert any("99.9 % of requests have ttft" in line and "at most 3 s" in line for line in told)
+    assert any("50 % of requests have e2e" in line and "at most 4 s" in line for line in told)
+
+
 def test_each_request_is_held_to_the_tightest_promised_limit_where_no_objectives_stand() -> None:
     contract = parse(HEAD + "latency_slo: {ttft: {p50: 1 s, p99: 3 s}}\ncapacity: {attainment: 9 %}")
     assert contract.capacities[0].objectives == {"ttft": 1.0}

@@ -49,6 +49,17 @@ def test_the_longest_interval_at_peak_concurrency_is_steady_and_ramp_and_drain_a
     assert found["output_tokens_per_s"] == found["steady"]["output_tokens_per_s"]
 
 
+def test_a_closed_loops_peak_that_was_short_is_shown_and_is_no_headline() -> None:
+    """Two requests together for 10 of 110 s, then one alone: the tenth at peak doesn't stand for the run."""
+    summary = Summary()
+    for start, end in ((0, 110), (0, 10)):
+        summary.add(row([], send_ms=start * 1e3, end_ms=(end - start) * 1e3, first_token_ns=start * SECOND,
+                        last_token_ns=end * SECOND, output_tokens=100, output_tokens_source="usage"))  # fmt: skip
+    found = summary.result(Manifest(concurrency=2)).throughput
+    assert found["steady"]["window"]["length_s"] == 10
+    assert found["window"] == found["whole_run"]["window"] and found["requests_per_s"] == 2 / 110
+
+
 def test_what_a_run_that_was_cut_off_never_offered_is_no_part_of_its_window() -> None:
     """Cut off after 5 of 20 s at one a second: it carried one a second, not a quarter of that."""
     summary = Summary()

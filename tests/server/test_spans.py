@@ -80,6 +80,18 @@ def test_vllms_and_sglangs_equal_keys_mean_different_things() -> None:
     assert sglang is not None and sglang.values[0].phase == "dispatch_to_first_token"
 
 
+def test_whose_clock_a_spans_number_is_of_goes_by_engine_and_phase() -> None:
+    """vLLM's queue, prefill and decode are differences of one monotonic clock; what starts at the frontend is of the wall clock."""
+    keys = [f"gen_ai.latency.{name}" for name in ("time_to_first_token", "e2e", "time_in_queue", "time_in_model_prefill",
+            "time_in_model_decode", "time_in_model_inference")]  # fmt: skip
+    told = dict.fromkeys(keys, 0.5)
+    vllm, sglang = timings_of(span(**told)), timings_of(span(" Req 1234", rid="1234", module="x", **told))
+    assert vllm is not None and sglang is not None
+    wall = {value.phase for value in vllm.values if value.clock == "engine_wall"}
+    assert wall == {"ttft", "e2e"} and len(vllm.values) == 6
+    assert {value.clock for value in sglang.values} == {"engine_wall"}
+
+
 def test_unknown_spans_say_nothing() -> None:
     assert timings_of(span("startup")) is None
 

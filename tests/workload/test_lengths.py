@@ -48,6 +48,12 @@ def test_empirical_lengths_come_by_weight() -> None:
     assert values.count(10) / 8000 == pytest.approx(0.75, abs=0.02)
 
 
+@pytest.mark.parametrize("weights", [[0, 0], [1, -1], [1], [1, 2, 3]])
+def test_weights_that_choose_nothing_are_refused(weights: list[float]) -> None:
+    with pytest.raises(UserError, match="weights"):
+        empirical([10, 20], weights)
+
+
 @pytest.mark.parametrize(
     "form",
     [

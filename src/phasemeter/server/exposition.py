@@ -48,7 +48,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     samples: tuple[Sample, ...]
-    kinds: dict[str, str] = msgspec.field(default_factory=dict)  # from `# TYPE`
     start_s: float | None = None
     warnings: tuple[str, ...] = ()
 
@@ -158,7 +157,7 @@ def parse_page(data: bytes, name: str = "page", *, start_s: float | None = None)
     warnings += [f"bad_line: {text}" for text in bad[:MAX_NAMED_BAD_LINES]]
     if len(bad) > MAX_NAMED_BAD_LINES:
         warnings.append(f"bad_line: and {len(bad) - MAX_NAMED_BAD_LINES} more")
-    if not ended and any(kind in {"unknown", "info", "stateset", "gaugehistogram"} for kind in kinds.values()):
+    if not ended and not kinds.isdisjoint({"unknown", "info", "stateset", "gaugehistogram"}):
         warnings.append("missing_eof: an OpenMetrics page ends in `# EOF`; this one may be cut off")
     unique = {(sample.name, sample.labels): sample for sample in samples}
     if len(unique) < len(samples):
@@ -166,12 +165,13 @@ def parse_page(data: bytes, name: str = "page", *, start_s: float | None = None)
     if start_s is None:
         starts = [s.value for s in unique.values() if s.name == "process_start_time_seconds" and math.isfinite(s.value)]
         start_s = starts[0] if len(starts) == 1 else None
-    return Page(name=name, samples=tuple(unique.values()), kinds=kinds, start_s=start_s, warnings=tuple(warnings))
+    return Page(name=name, samples=tuple(unique.values()), start_s=start_s, warnings=tuple(warnings))
 
 
-def _read_lines(text: str, name: str) -> tuple[list[Sample], dict[str, str], list[str], bool]:
+def _read_lines(text: str, name: str) -> tuple[list[Sample], set[str], list[str], bool]:
+    """(samples, kinds that `# TYPE` lines name, bad lines, whether `# EOF` stood there)."""
     samples: list[Sample] = []
-    kinds: dict[str, str] = {}
+    kinds: set[str] = set()
     bad: list[str] = []
     at, number = 0, 0
     while at < len(text):
@@ -191,7 +191,7 @@ def _read_lines(text: str, name: str) -> tuple[list[Sample], dict[str, str], lis
             if words[:2] == ["#", "EOF"]:
                 return samples, kinds, bad, True
             if len(words) == 4 and words[1] == "TYPE":
-                kinds[words[2]] = words[3]
+                kinds.add(words[3])
             continue
         if not line:
             continue
