@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phasemeter.errors import Undefined
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
-from phasemeter.runs.demo import FEW_REQUESTS, LOADS, LONGEST_LOAD_S, load_for
+from phasemeter.runs.demo import FEW_REQUESTS, LOADS, LONGEST_LOAD_S, explain, load_for
 from phasemeter.runs.law import Law, Observation, errors, fit, observed
 
 
@@ -61,3 +61,17 @@ def test_the_demo_asks_of_a_slow_machine_what_it_can_give_in_time(slower: int) -
     rate, tokens_in, tokens_out = load_for(law)
     assert rate > 0 and (tokens_in, tokens_out) in LOADS
     assert rate * LONGEST_LOAD_S >= FEW_REQUESTS or (tokens_in, tokens_out) == LOADS[-1]
+
+
+def test_a_load_is_told_against_single_requests_of_its_own_length_and_else_against_the_line() -> None:
+    alone = observed(
+        [row(ttft, 20, 8, prompt) for prompt, ttft in ((32, 80), (128, 800), (384, 4400)) for _ in range(3)]
+    )
+    law = fit(alone)
+    assert law.base_s < 0  # a prompt twice as long takes more than twice: the line says nothing good of short ones
+    loaded = observed([row(160, 30, 8, 32) for _ in range(9)])
+    said = explain(law, alone, loaded, [])
+    assert "TTFT 2.0 times and TPOT 1.5 times what single requests of 32 tokens take" in said[-1]
+    assert "grows faster than the prompt" in said[0] and "-" not in said[0]
+    other = explain(law, alone, observed([row(1000, 20, 8, 100)]), [])[-1]
+    assert f"TTFT {1 / law.ttft_s(100):.1f} times" in other and "the law gives for their lengths" in other

@@ -5,6 +5,10 @@ Lives here: the layout. Must not live here: any measuring.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from shutil import which
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +32,20 @@ def show(done: Demo, console: Console | None = None) -> None:
         out.print(Text("  " + sentence))
     out.print()
     out.print(Text("look further", style="bold"))
-    out.print(Text(f"  phasemeter report {done.loaded.path} --as vllm     the same run as another tool would print it"))
-    out.print(Text(f"  phasemeter inspect {done.loaded.path}#r0           one request, byte by byte"))
-    out.print(Text("  phasemeter define ttft                            what each tool means by the word"))
+    name = called()
+    for words, command in (
+        ("the same run as another tool would print it", f"report {done.loaded.path} --as vllm"),
+        ("one request, chunk by chunk", f"inspect {done.loaded.path}#r0"),
+        ("what each tool means by the word", "define ttft"),
+    ):
+        out.print(Text(f"  {words}:"))
+        out.print(Text(f"    {name} {command}"), soft_wrap=True)
+
+
+def called() -> str:
+    """How a shell finds us: by name, else by the path we were called by."""
+    own = Path(sys.argv[0])
+    return str(own) if own.name == "phasemeter" and which("phasemeter") is None else "phasemeter"
 
 
 def single_table(done: Demo) -> Table:

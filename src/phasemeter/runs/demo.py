@@ -99,10 +99,13 @@ def explain(
 ) -> tuple[str, ...]:
     """A few lines on where prefill ends, the cadence of decode, the law, and what a load changes."""
     per_second = f", about {1 / law.per_input_token_s:.0f} tokens/s" if law.per_input_token_s > 0 else ""
-    lines = [
-        f"prefill: alone, time to first token grows with the prompt: {1e3 * law.base_s:.0f} ms + "
-        f"{1e3 * law.per_input_token_s:.2f} ms for each input token{per_second}.",
-    ]
+    each = f"{1e3 * law.per_input_token_s:.2f} ms for each input token{per_second}"
+    grows = (
+        f"with the prompt: {1e3 * law.base_s:.0f} ms + {each}"
+        if law.base_s >= 0
+        else f"faster than the prompt: by {each}"
+    )
+    lines = [f"prefill: alone, time to first token grows {grows}."]
     if distances_ms:
         below = sum(value < 0 for value in distances_ms)
         lines.append(
@@ -119,13 +122,26 @@ def explain(
         f"at the median over {len(off)} single requests."
     )
     if loaded:
-        missed = [abs(error) for error in errors(law, loaded)]
-        ttft = statistics.median(one.ttft_s for one in loaded) / statistics.median(
-            law.ttft_s(one.input_tokens) for one in loaded
-        )
-        tpot = statistics.median(one.tpot_s for one in loaded) / law.tpot_s
-        lines.append(
-            f"under load: TTFT {ttft:.1f} times and TPOT {tpot:.1f} times what they are alone (medians); the law fitted on "
-            f"single requests is off by {100 * statistics.median(missed):.0f} %: requests share slots and steps."
-        )
+        lines.append(under_load(law, alone, loaded))
     return tuple(lines)
+
+
+def under_load(law: Law, alone: Sequence[Observation], loaded: Sequence[Observation]) -> str:
+    """What the load changes: against single requests of the same input length, else against the law's line."""
+    lengths = {one.input_tokens for one in loaded}
+    same = [one for one in alone if one.input_tokens in lengths]
+    measured = len(lengths) == 1 and bool(same)
+    ttft_s = (
+        statistics.median(one.ttft_s for one in same)
+        if measured
+        else statistics.median(law.ttft_s(one.input_tokens) for one in loaded)
+    )
+    tpot_s = statistics.median(one.tpot_s for one in same) if measured else law.tpot_s
+    ttft = statistics.median(one.ttft_s for one in loaded) / ttft_s
+    tpot = statistics.median(one.tpot_s for one in loaded) / tpot_s
+    against = f"single requests of {min(lengths)} tokens take" if measured else "the law gives for their lengths"
+    missed = [abs(error) for error in errors(law, loaded)]
+    return (
+        f"under load: TTFT {ttft:.1f} times and TPOT {tpot:.1f} times what {against} (medians); the law fitted on "
+        f"single requests is off by {100 * statistics.median(missed):.0f} %: requests share slots and steps."
+    )
