@@ -393,6 +393,20 @@ def test_models_and_health_answer() -> None:
         assert talk(emulator.server.port, get % b"/health").startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v2/none"])
+def test_a_head_request_gets_the_head_alone(path: str) -> None:
+    with serving() as emulator:
+        response = talk(emulator.server.port, f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = response.partition(b"\r\n\r\n")
+    assert b"content-length: " in head and b"content-length: 0" not in head and not body
+
+
+def test_a_null_stream_is_none() -> None:
+    with serving() as emulator:
+        response = talk(emulator.server.port, post("/v1/chat/completions", chat(max_tokens=2, stream=None)))
+    assert json.loads(response.partition(b"\r\n\r\n")[2])["object"] == "chat.completion"
+
+
 class Collector(BaseHTTPRequestHandler):
     received: list[bytes]
 

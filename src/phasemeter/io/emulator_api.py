@@ -160,7 +160,8 @@ def parse(data: bytes, *, chat: bool, models: tuple[str, ...], fault_header: str
     prompt = _chat_prompt(body) if chat else _text_prompt(body)
     if not prompt:
         raise ApiError(400, "the prompt is empty", "messages" if chat else "prompt")
-    stream = body.get("stream", False)
+    stream = body.get("stream")
+    stream = False if stream is None else stream  # null is the default, as in OpenAI's
     options = body.get("stream_options") or {}
     if not isinstance(stream, bool) or not isinstance(options, dict):
         raise ApiError(400, "`stream` must be true or false, `stream_options` an object", "stream")

@@ -106,9 +106,11 @@ class Connection:
             self.server.watch(self, writing=True)
 
     def answer(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
-        """A whole response with a length; `done` is still to be called."""
+        """A whole response with a length; `done` is still to be called. HEAD gets the length alone (RFC 9110, 9.3.2)."""
         keep = self.request is not None and self.request.keep_alive
-        self.write(head(status, content_type, length=len(body), keep_alive=keep, extra=headers) + body)
+        bare = self.request is not None and self.request.method == "HEAD"
+        whole = head(status, content_type, length=len(body), keep_alive=keep, extra=headers)
+        self.write(whole if bare else whole + body)
 
     def respond(self, status: int, body: bytes, content_type: str = "application/json", **headers: str) -> None:
         """A whole response with a length, then on to the next request."""
