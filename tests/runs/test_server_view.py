@@ -8,8 +8,9 @@ import pytest
 
 from phasemeter.io import otlp_receiver
 from phasemeter.io.emulator_spans import RequestSpan, encode
-from phasemeter.records.request_row import RequestRow
+from phasemeter.records.request_row import Outcome, RequestRow
 from phasemeter.runs import server_evidence
+from phasemeter.runs.run_budget import RunBudget
 from phasemeter.runs.server_evidence import Seen, ServerEvidence, cache_counters, scrapes_in
 from phasemeter.runs.server_view import ServerView, server_window
 from phasemeter.server.exposition import parse_page
@@ -46,6 +47,66 @@ def body(*request_ids: str, trace: str | None = None) -> bytes:
 
 def seen(name: str) -> Seen:
     return Seen(RequestRow(request_id=name, outcome="ok", due_ns=0, response_id=f"chatcmpl-{name}"))
+
+
+def page_at(count: int, tokens: int) -> bytes:
+    phases = ("time_to_first_token", "e2e_request_latency", "request_queue_time", "request_prefill_time")
+    lines = [
+        f'vllm:{name}_seconds_bucket{{le="+Inf"}} {count}\nvllm:{name}_seconds_count {count}\nvllm:{name}_seconds_sum {count}'
+        for name in phases
+    ]
+    return "\n".join([*lines, f"vllm:generation_tokens_total {tokens}", ""]).encode()
+
+
+@pytest.mark.parametrize(("outcome", "counted", "tokens"), [("cancelled", 2, 31), ("failed", 5, 50), ("ok", 8, 80)])
+def test_a_window_with_choices_or_with_answers_cut_off_is_still_ours_alone(
+    tmp_path: Path, outcome: Outcome, counted: int, tokens: int
+) -> None:
+    """vLLM counts each choice, an aborted request in some of its histograms, and every token that it made."""
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    for name, told in (("before", page_at(0, 0)), ("after", page_at(counted, tokens))):
+        (folder / f"metrics-{name}.http").write_bytes(b"HTTP/1.1 200 OK\r\n\r\n" + told)
+    evidence = ServerEvidence(tmp_path)
+    for number in range(4):
+        ended: Outcome = "ok" if number < 1 or outcome == "ok" else outcome
+        row = RequestRow(
+            request_id=str(number), outcome=ended, due_ns=0, send_start_ns=1, n=2, asked_output_tokens=10,
+            output_tokens=20, server_output_tokens=20,
+        )  # fmt: skip
+        evidence.of(Seen(row))
+    assert evidence.closing_warnings(evidence.engines()) == []
+    evidence.of(Seen(RequestRow(request_id="x", outcome="ok", due_ns=0, send_start_ns=1, server_output_tokens=90)))
+    later = [text.split(":")[0] for text in evidence.closing_warnings(evidence.engines())]
+    assert "server_token_mismatch" in later
+
+
+def test_means_of_choices_are_no_means_of_requests(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    for name, told in (("before", page_at(0, 0)), ("after", page_at(4, 80))):
+        (folder / f"metrics-{name}.http").write_bytes(b"HTTP/1.1 200 OK\r\n\r\n" + told)
+    for n, reason in ((1, "server_count_mismatch"), (2, "choices_apart")):
+        evidence, budget = ServerEvidence(tmp_path), RunBudget()
+        for number in range(2):
+            stamps = {"due_ns": 0, "send_start_ns": 1, "first_token_ns": 5, "last_token_ns": 9, "stream_end_ns": 9}
+            row = RequestRow(request_id=str(number), outcome="ok", phase="measured", n=n, **stamps)
+            budget.add(Seen(row), evidence.of(Seen(row)))
+        document = budget.document(evidence)
+        assert document is not None
+        told_of = document["aggregate"]["vllm"]
+        assert told_of["mean"] is None and told_of["reason"].startswith(reason) and told_of["told"]["queue_s"] == 1.0
+
+
+def test_a_request_of_several_choices_has_spans_of_its_choices_only_and_that_is_said_so(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    (folder / "spans-000001.pb").write_bytes(body("chatcmpl-0_a", "chatcmpl-1_a", trace=parent))
+    evidence = ServerEvidence(tmp_path, [parent])
+    row = RequestRow(request_id="a", outcome="ok", due_ns=0, n=2)
+    assert evidence.of(Seen(row, traceparent=parent)).values == ()
+    assert [text.split(":")[0] for text in evidence.closing_warnings({})] == ["choices_apart"]
 
 
 def test_a_damaged_body_of_spans_or_scrape_costs_only_itself_and_is_named(tmp_path: Path) -> None:

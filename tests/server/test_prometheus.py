@@ -6,7 +6,7 @@ import pytest
 
 from phasemeter.server.engines import ENGINES, UNPREFIXED
 from phasemeter.server.prometheus import Reading, read_pages
-from phasemeter.server.windows import baseline_index, is_idle, window_mismatches
+from phasemeter.server.windows import Room, baseline_index, is_idle, window_mismatches
 from tests.server.pages import INF, hist, page, read, windows
 
 QUEUE = "vllm:request_queue_time_seconds"
@@ -196,6 +196,24 @@ def test_a_server_that_counted_something_else_is_named() -> None:
     found = windows([queue(1, 1, 0.1)], [queue(7, 7, 0.7)])
     assert window_mismatches(found, 6, None) == []
     assert "server_count_mismatch" in window_mismatches(found, 5, None)[0]
+
+
+@pytest.mark.parametrize(("room", "fits"), [(Room(requests=3), True), (Room(requests=1), True), (Room(), False)])
+def test_choices_and_requests_cut_off_may_be_counted_or_not(room: Room, fits: bool) -> None:
+    found = windows([queue(1, 1, 0.1)], [queue(7, 7, 0.7)])
+    told = window_mismatches(found, 5, None, room)
+    assert (told == []) is fits
+    assert window_mismatches(found, 7, None, room), "what ended well is counted, whatever else was sent"
+
+
+@pytest.mark.parametrize(
+    ("room", "fits"), [(Room(tokens=400), True), (Room(tokens=None), True), (Room(tokens=399), False)]
+)
+def test_tokens_of_answers_that_were_cut_off_are_no_strangers(room: Room, fits: bool) -> None:
+    page_of = "vllm:generation_tokens_total {}\n".format
+    found = windows([page_of(100)], [page_of(747)])
+    assert (window_mismatches(found, None, 247, room) == []) is fits
+    assert window_mismatches(found, None, 648, room)[0].startswith("server_token_mismatch")
 
 
 def test_an_engine_on_one_page_of_two_has_a_lifetime_only() -> None:

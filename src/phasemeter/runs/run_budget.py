@@ -26,6 +26,7 @@ class RunBudget:
 
     def __init__(self) -> None:
         self._measured, self._window = BudgetTotals(), BudgetTotals()
+        self._choices = 0
 
     def add(self, seen: Seen, told: Told) -> None:
         """Take one request with what its server told."""
@@ -39,6 +40,7 @@ class RunBudget:
             self._measured.add(budget)
         if seen.in_window:
             self._window.add(budget)
+            self._choices += seen.row.n
 
     def document(self, evidence: ServerEvidence) -> dict[str, Any] | None:
         """The budget of a result, with the evidence's own warnings; None where no request had output."""
@@ -67,6 +69,9 @@ class RunBudget:
             reasons = {key: _why(reading, key) for key in ("queue", "prefill")}
             return {"mean": None, "reason": "; ".join(f"{key}: {why}" for key, why in reasons.items())}
         told = {name: value for name, value in msgspec.structs.asdict(means).items() if value is not None}
+        if means.n == self._choices > self._window.complete:
+            why = f"choices_apart: the server's means are of {self._choices} choices, not of our {self._window.complete} requests"
+            return {"mean": None, "reason": why, "told": told}
         return aggregate_budget(self._window, means) | {"told": told}
 
 

@@ -24,7 +24,7 @@ from phasemeter.server.joins import Identity, SpanIndex, without_copies
 from phasemeter.server.otlp import MAX_SPANS, Span, decode, engine_of, timings_of
 from phasemeter.server.prometheus import EngineReading, read_pages
 from phasemeter.server.timings import Timings, found_in
-from phasemeter.server.windows import window_mismatches
+from phasemeter.server.windows import Room, window_mismatches
 from phasemeter.wire.exchange import Exchange
 
 EVIDENCE = "evidence"
@@ -66,16 +66,15 @@ class ServerEvidence:
         spans = spans_of(directory, self.warnings)
         self.index = SpanIndex(spans, traceparents) if spans else None
         self.joined = self.ambiguous = 0
-        self.ok_in_window = self.window_tokens = 0
+        self.ok_in_window = self.window_tokens = self.choices_apart = 0
         self.tokens_known = True
+        self.room = Room()
 
     def of(self, seen: Seen) -> Told:
         """Everything told of this request."""
         row, told = seen.row, inline(seen.exchange)
-        if seen.in_window and row.outcome == "ok":
-            self.ok_in_window += 1
-            self.tokens_known &= row.server_output_tokens is not None
-            self.window_tokens += row.server_output_tokens or 0
+        if seen.in_window:
+            self._count(row)
         if self.index is not None:
             identity = Identity(
                 request_id=row.request_id,
@@ -85,11 +84,24 @@ class ServerEvidence:
             )
             _, spans, clash = self.index.of(identity)
             self.ambiguous += clash
+            self.choices_apart += clash and row.n > 1
             self.joined += bool(spans) and row.phase == "measured"
             told = told + [timing for span in spans if (timing := timings_of(span))]
         values = tuple(value for timing in told for value in timing.values) + _simulated(seen)
         instants = tuple(at for timing in told for at in timing.instants) + _simulated_instants(seen)
         return Told(values=values, instants=instants)
+
+    def _count(self, row: RequestRow) -> None:
+        """What the server's counters should have grown by, and by how much more they may have."""
+        if row.outcome == "ok":
+            self.ok_in_window += 1
+            self.tokens_known &= row.server_output_tokens is not None
+            self.window_tokens += row.server_output_tokens or 0
+            self.room = Room(requests=self.room.requests + row.n - 1, tokens=self.room.tokens)
+        elif row.send_start_ns is not None:
+            most = None if row.asked_output_tokens is None else row.asked_output_tokens * row.n
+            tokens = None if most is None or self.room.tokens is None else self.room.tokens + most
+            self.room = Room(requests=self.room.requests + row.n, tokens=tokens)
 
     def engines(self) -> dict[str, EngineReading]:
         """The window from the first scrape to the last, by engine; nothing with fewer than two."""
@@ -98,11 +110,16 @@ class ServerEvidence:
     def closing_warnings(self, engines: Mapping[str, EngineReading]) -> list[str]:
         """Once every request was seen: what doesn't fit."""
         found = list(self.warnings)
-        if self.ambiguous:
-            found.append(f"ambiguous_spans: {self.ambiguous} requests are claimed by several spans, and joined to none")
+        unclear = self.ambiguous - self.choices_apart
+        if unclear:
+            found.append(f"ambiguous_spans: {unclear} requests are claimed by several spans, and joined to none")
+        if self.choices_apart:
+            found.append(
+                f"choices_apart: {self.choices_apart} requests have a span for each of their choices, and none of their own"
+            )
         tokens = self.window_tokens if self.tokens_known else None
         for reading in engines.values():
-            found += window_mismatches(reading, self.ok_in_window, tokens)
+            found += window_mismatches(reading, self.ok_in_window, tokens, self.room)
         return found
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from phasemeter.server.prometheus import EngineReading
 
 
@@ -22,8 +24,21 @@ def baseline_index(counts: Sequence[Mapping[str, float | None]], warmup_requests
     return None
 
 
-def window_mismatches(reading: EngineReading, requests: int | None, output_tokens: int | None) -> list[str]:
-    """Where the server counted something else than we sent: other people's traffic, aborts, or a late observation."""
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """How far above ours a server may count without anybody else's requests: choices are counted apart, and so, or not at all,
+    is what failed or was cancelled on the way. `tokens` None: no bound."""
+
+    requests: int = 0
+    tokens: int | None = 0
+
+
+EXACT = Room()
+
+
+def window_mismatches(
+    reading: EngineReading, requests: int | None, output_tokens: int | None, room: Room = EXACT
+) -> list[str]:
+    """Where the server counted something else than we sent: other people's traffic, or a late observation."""
     found = []
     for key in ("requests_finished", "ttft", "e2e", "prefill", "queue"):
         seen = reading.readings.get(key)
@@ -33,13 +48,16 @@ def window_mismatches(reading: EngineReading, requests: int | None, output_token
             and count is not None
             and seen is not None
             and seen.status == "present"
-            and count != requests
+            and not requests <= count <= requests + room.requests
         ):
-            found.append(f"server_count_mismatch: {seen.metric} counted {count:g}, we {requests}")
+            most = f" to {requests + room.requests}" if room.requests else ""
+            found.append(f"server_count_mismatch: {seen.metric} counted {count:g}, we {requests}{most}")
     tokens = reading.readings.get("generated_tokens")
     value = tokens.value if tokens is not None and tokens.status == "present" else None
-    if output_tokens is not None and value is not None and value != output_tokens:
-        found.append(f"server_token_mismatch: the server generated {value:g} tokens, we received {output_tokens}")
+    if output_tokens is not None and value is not None:
+        over = value - output_tokens
+        if over < 0 or (room.tokens is not None and over > room.tokens):
+            found.append(f"server_token_mismatch: the server generated {value:g} tokens, we received {output_tokens}")
     return found
 
 
