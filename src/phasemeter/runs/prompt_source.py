@@ -31,7 +31,7 @@ def read_prompt_file(path: str, unasked: list[int] | None = None) -> list[FilePr
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
-        raise FileError(f"{path}: can't be read: {wrong}") from wrong
+        raise FileError(f"{path}: can't be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
     return read_prompts(text, path, unasked)
 
 
