@@ -187,6 +187,13 @@ def test_impossible_usage_is_shown_beside_the_count_that_is_trusted(tmp_path: Pa
     assert (found["tpot_ms"], found["warnings"]) == (10, ["usage_exceeds_max_tokens"])
 
 
+@pytest.mark.parametrize("name", ["max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"])
+def test_the_most_tokens_asked_for_are_known_under_every_apis_name(tmp_path: Path, name: str) -> None:
+    stream = [*text((10, "a"), (20, "b")), (30, finished(9))]
+    assert told(tmp_path, stream, **{name: 5})["warnings"] == ["usage_exceeds_max_tokens"]
+    assert told(tmp_path, stream, **{name: -1})["warnings"] == []  # without a limit
+
+
 @pytest.mark.parametrize(
     ("how", "outcome", "failure"),
     [("reset", "failed", "transport"), ("timeout_idle", "failed", "timeout_idle"), ("cancelled", "cancelled", None)],

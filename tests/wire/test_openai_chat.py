@@ -307,9 +307,11 @@ def test_a_refusal_is_output() -> None:
 
 
 def test_content_in_typed_parts_is_read() -> None:
-    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "4"}]
-    found = read([(1, event(chunk(delta={"content": parts}))), (2, finished(2))])
-    assert (found.reasoning, found.content) == ("hm", "4")
+    mistral = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    databricks = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": ""}]}
+    for thought in (mistral, databricks):
+        found = read([(1, event(chunk(delta={"content": [thought, {"type": "text", "text": "4"}]}))), (2, finished(2))])
+        assert (found.reasoning, found.content) == ("hm", "4")
 
 
 def test_content_in_a_list_of_plain_texts_is_read() -> None:
@@ -339,6 +341,17 @@ def test_usage_is_taken_from_wherever_it_stands_and_zero_is_not_yet() -> None:
     )
     found = read([(1, event(chunk("a", usage=None))), (2, event(zero)), (3, event(last) + DONE)])
     assert (found.prompt_tokens, found.completion_tokens, found.cached_tokens, ms(found.usage_ns)) == (11, 3, 4, 3)
+
+
+def test_usage_inside_a_choice_is_that_choices_own() -> None:
+    def end(index: int, tokens: int) -> dict[str, Any]:
+        return {"index": index, "delta": {}, "finish_reason": "stop", "usage": usage(tokens, 19)}
+
+    texts = [(1, event(chunk("a"))), (2, event(chunk("x", index=1)))]
+    found = read([*texts[:1], (3, event({"choices": [end(0, 5)]}) + DONE)])
+    assert (found.completion_tokens, found.prompt_tokens) == (5, 19)
+    found = read([*texts, (3, event({"choices": [end(0, 5), end(1, 6)]}) + DONE)])
+    assert [choice.usage_now for choice in found.choices] == [5, 6]
 
 
 def test_counts_that_are_no_counts_are_absent() -> None:

@@ -33,6 +33,10 @@ CLOSE_WORDS: tuple[tuple[str, Close], ...] = (
 )  # fmt: skip
 
 
+# what APIs call the most output tokens asked for
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens", "num_predict")
+
+
 class RecordedClose(msgspec.Struct, frozen=True):
     how: str = "eof"
     t_ms: float | None = None
@@ -51,6 +55,10 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     stream: bool = True
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_new_tokens: int | None = None
+    n_predict: int | None = None
+    num_predict: int | None = None
     n: int | None = None
     echo: bool = False
     prompt: Any = None
@@ -107,7 +115,7 @@ def of_recorded(recorded: RecordedExchange, where: str) -> tuple[Asked, Received
     asked = Asked(
         api=request.api,
         stream=request.stream,
-        max_tokens=request.max_tokens if request.max_tokens is not None else request.max_completion_tokens,
+        max_tokens=next((found for name in LIMITS if (found := getattr(request, name) or 0) > 0), None),
         n=request.n or 1,
         echo_prompt=prompt,
     )
@@ -198,12 +206,11 @@ def asked_of_http(request: str, where: str) -> Asked:
 
 def asked_of_body(api: str, body: dict[str, Any]) -> Asked:
     """What a request's body asks for, as its answer has to be read."""
-    names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "max_new_tokens", "num_predict")
     inner = [
         body,
         *(body[key] for key in ("options", "parameters", "sampling_params") if isinstance(body.get(key), dict)),
     ]
-    found = [source[name] for source in inner for name in names if isinstance(source.get(name), int)]
+    found = [source[name] for source in inner for name in LIMITS if isinstance(source.get(name), int)]
     prompt = body.get("prompt")
     n = body.get("n")
     return Asked(

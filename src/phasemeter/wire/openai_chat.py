@@ -55,11 +55,21 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
     if usage is not None:
         owner = reading.choice(listed[0].get("index")) if len(listed) == 1 else None
         reading.count(usage_of(usage), read, owner)
+    else:
+        _count_inside(reading, listed, read)
     if reading.plain is not None:
         if len(listed) != 1 or finish_of(listed[0].get("finish_reason")):
             reading.plain = None
         else:
             reading.told = Told(tokens_told(listed[0]), usage is not None)
+
+
+def _count_inside(reading: Reading, listed: list[dict[str, Any]], read: int) -> None:
+    """Usage inside a choice (Moonshot)."""
+    for raw in listed:
+        if raw.get("usage"):
+            reading.count(usage_of(raw["usage"]), read, reading.choice(raw.get("index")))
+            reading.plain = None
 
 
 def _groq_usage(obj: dict[str, Any]) -> Any:
@@ -160,7 +170,7 @@ def _parts(reading: Reading, choice: Choice, parts: list[Any], read: int) -> Non
             reading.output(choice, CONTENT, part, read)
         if not isinstance(part, dict):
             continue
-        inner = part.get("thinking")
+        inner = part.get("thinking") or (part.get("summary") if part.get("type") == "reasoning" else None)  # Databricks
         if isinstance(inner, list):
             inner = "".join(str(piece.get("text") or "") for piece in inner if isinstance(piece, dict))
         if isinstance(inner, str) and inner:
