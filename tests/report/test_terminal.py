@@ -44,6 +44,20 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert max(len(line) for line in printed(result(tool), width).splitlines()) <= width
 
 
+def test_a_window_too_narrow_for_the_intervals_says_where_they_are_and_a_pipe_is_never_too_narrow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = " ".join(printed(result(), 80).split())
+    assert "95 % intervals: in a window of 96 columns, in report --markdown and --json" in narrow
+    monkeypatch.delenv("COLUMNS", raising=False)
+    terminal.show(result())
+    told = capsys.readouterr().out
+    assert "[ ] 95 % interval" in told and "–]" in told
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.show(result())
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     text = printed(result(), 120, force_terminal=True)

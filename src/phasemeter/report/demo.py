@@ -20,7 +20,7 @@ from phasemeter.runs.demo import Demo
 
 def show(done: Demo, console: Console | None = None) -> None:
     """Print it for a person."""
-    out = console or Console(highlight=False)
+    out = console or terminal.standard_output()
     out.print(Text("single requests, one at a time", style="bold"))
     out.print(single_table(done))
     out.print()

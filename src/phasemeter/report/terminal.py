@@ -1,11 +1,12 @@
 """A result as a person reads it in a terminal: what was measured, how sure it is, whether to believe it.
 
 Lives here: layout. Must not live here: computing, or any word that the result doesn't carry. Colours are rich's: NO_COLOR and
-a pipe switch them off, a narrow terminal drops the intervals' lines first.
+a pipe switch them off, a narrow terminal drops the intervals' lines first and says where they are.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from phasemeter.report.plain import plain_tree
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
 
 NARROW = 96  # columns: below, intervals go
+IN_A_PIPE = 120  # columns: a file or a log is no narrow window
 VERDICT_STYLE = {"valid": "bold green", "suspect": "bold yellow", "invalid": "bold red"}
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
 OPEN = ("ttft_from_due", "ttft", "ttfo", "tpot", "itl", "e2e_from_due", "e2e", "client_queue")
@@ -32,8 +34,14 @@ ERRORS_SHOWN = 3
 
 def show(result: Result, console: Console | None = None) -> None:
     """Print the whole view."""
-    target = console or Console(highlight=False)
+    target = console or standard_output()
     target.print(view(result, target.width))
+
+
+def standard_output() -> Console:
+    """As wide as its terminal, or as COLUMNS says; where there is neither, wide enough for the intervals."""
+    found = Console(highlight=False)
+    return found if found.is_terminal or os.environ.get("COLUMNS") else Console(highlight=False, width=IN_A_PIPE)
 
 
 def view(result: Result, width: int = 120) -> Group:
@@ -163,7 +171,10 @@ def definitions(result: Result, width: int) -> Iterator[RenderableType]:
         for label, percent in metric.percentiles.items()
     )
     bounded = any(percent.ci95 != (None, None) for metric in rows.values() for percent in metric.percentiles.values())
-    notes = ["[ ] 95 % interval, – a bound that so few samples can't give"] if bounded and width >= NARROW else []
+    where = "[ ] 95 % interval, – a bound that so few samples can't give"
+    if width < NARROW:
+        where = f"95 % intervals: in a window of {NARROW} columns, in report --markdown and --json"
+    notes = [where] if bounded else []
     notes += ["* too few samples for this percentile"] if flagged else []
     lines.append("\n" + " · ".join(notes) if notes else "")
     yield lines
