@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import tempfile
 from pathlib import Path
@@ -127,6 +128,41 @@ def test_a_full_disk_is_an_error_and_what_was_written_stays_readable(tmp_path: P
     path.symlink_to(full)
     with pytest.raises(OSError):
         CaptureWriter(path, HEADER)
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_error_that_the_writer_can_be_left_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, append = tmp_path / "worker-3.capture", framing.append
+    left = ["the header"]  # and nothing after it
+
+    def filling(fd: int, data: bytes) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()
+        append(fd, data)
+
+    monkeypatch.setattr(framing, "append", filling)
+    writer = CaptureWriter(path, HEADER)
+    with pytest.raises(OSError, match="No space"):
+        writer.close("done")
+    writer.abandon()
+    assert CaptureReader(path).header == HEADER
+
+
+def test_a_second_start_of_a_request_leaves_the_reads_that_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phasemeter.io.capture_reader.TOGETHER_READS", 1)
+    writer = CaptureWriter(tmp_path / "worker-3.capture", HEADER)
+    for data in (b"one", b"two"):
+        writer.starts.append(started(0))
+        writer.numbers.append(0)
+        writer.reads.append((5, None, data))
+        writer.flush()
+    writer.close("done")
+    ((_, capture),) = CaptureReader(tmp_path / "worker-3.capture").requests()
+    assert b"".join(data_of(capture.reads)) == b"onetwo"
 
 
 def test_an_instant_that_no_clock_shows_is_one_line_about_the_file(tmp_path: Path) -> None:

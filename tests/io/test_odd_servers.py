@@ -21,7 +21,7 @@ from phasemeter.records.request import PlannedRequest
 from phasemeter.wire.apis import HEARTBEAT
 from phasemeter.wire.http_body import HttpReader
 
-from .loopback import Line, answers, loopback
+from .loopback import PATIENCE_S, Line, answers, loopback
 from .test_load import ONE_AFTER_ANOTHER, at, closed_plan, closes, plan, raw, send
 from .test_lost_workers import worker_pid
 
@@ -84,6 +84,22 @@ def test_an_answer_that_came_while_we_slept_past_a_limit_was_in_time(tmp_path: P
     with loopback(while_we_sleep) as server:
         _, captures = send(tmp_path, at(server, first_byte_s=1.5), plan(1))
     assert closes(captures) == {"complete": 1}
+
+
+def test_nothing_of_a_long_answer_is_lost_though_its_request_never_went_out_whole(tmp_path: Path) -> None:
+    part, over = b"HTTP/1.1 200 OK\r\nContent-Length: 90000000\r\n\r\n" + b"y" * 6_000_000, threading.Event()
+
+    def half(line: Line) -> None:
+        line.head()
+        line.say(part)
+        line.sock.shutdown(socket.SHUT_WR)
+        over.wait(PATIENCE_S)
+
+    with loopback(half) as server:
+        _, captures = send(tmp_path, at(server), plan(1, body=b"x" * 20_000_000))
+        over.set()
+    assert closes(captures) == {"eof": 1} and captures[0].sent_ns is None
+    assert raw(captures[0]) == part
 
 
 def test_a_connection_that_broke_in_the_body_without_an_answer_is_a_reset(tmp_path: Path) -> None:

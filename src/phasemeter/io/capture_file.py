@@ -148,13 +148,12 @@ class CaptureWriter:
             gathered.clear()
 
     def close(self, reason: str) -> None:
-        try:
-            self.pair_clocks()
-            self.flush()
-            self._behind.put(framing.block(END, encoded(End(time.monotonic_ns(), reason))))
-            self._behind.close()
-        finally:
-            os.close(self._fd)
+        """Write all, and why the worker ended. Where that raises there is still `abandon` to do."""
+        self.pair_clocks()
+        self.flush()
+        self._behind.put(framing.block(END, encoded(End(time.monotonic_ns(), reason))))
+        self._behind.close()
+        os.close(self._fd)
 
     def abandon(self) -> None:
         """Close without another word: the disk takes no more."""

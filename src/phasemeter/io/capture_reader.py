@@ -93,7 +93,7 @@ class CaptureReader:
         for together in self._together():
             for started in chain.from_iterable(columns.starts for columns in together):
                 starts[started.number] = started
-                reads[started.number] = Reads()
+                reads.setdefault(started.number, Reads())  # what is sent again has a second start
             hand_out(together, reads)
             for closed in chain.from_iterable(columns.closes for columns in together):
                 started = starts.pop(closed.number)

@@ -342,7 +342,7 @@ class Sender:
         exchange: Exchange | None = conn.exchange
         reused = conn.used > 1
         conn.exchange = None
-        if exchange is not None and exchange.start_record(conn) and exchange.resent and not exchange.got_bytes:
+        if exchange is not None and exchange.resent and not exchange.got_bytes:
             close = "stale"
         self.pool.drop(conn)
         if exchange is None:
@@ -352,12 +352,10 @@ class Sender:
             exchange.resent = True
             if exchange.end is not None:
                 exchange.end.release()
-            exchange.send_start_ns = exchange.sent_ns = exchange.conn = None
+            exchange.send_start_ns = exchange.sent_ns = exchange.conn = exchange.started = None
             self._resending += 1
             self.pool.open(exchange)
             return
-        if exchange.sent_ns is None or exchange.started is None:
-            self.writer.starts.append(exchange.start_record(conn))
         self._finish(exchange, close, error, monotonic_ns())
 
     def _finish(self, exchange: Exchange, close: Close, error: str | None, now_ns: int) -> None:
