@@ -264,6 +264,22 @@ def test_the_logprobs_of_an_echoed_prompt_are_no_output_even_in_the_chunk_that_g
     assert (counts.output_tokens, counts.per_event) == (None, (None,))
 
 
+def test_reasoning_that_was_streamed_and_said_again_as_its_summary_counts_once_and_is_not_hidden() -> None:
+    item = {"type": "reasoning", "summary": [{"text": "hm"}], "content": [{"text": "hm"}]}
+    told = {"input_tokens": 7, "output_tokens": 4, "output_tokens_details": {"reasoning_tokens": 2}}
+    end = (60, responses("response.completed", response={"status": "completed", "usage": told}))
+    answer = [(50 + n, responses("response.output_text.delta", output_index=1, delta=t)) for n, t in enumerate("ab")]
+    again = [
+        (12, responses("response.reasoning_summary_text.delta", output_index=0, delta="hm")),
+        (13, responses("response.output_item.done", output_index=0, item=item)),
+    ]
+    spoken = [(10 + n, responses("response.reasoning_text.delta", output_index=0, delta=t)) for n, t in enumerate("hm")]
+    for opening in ([*spoken, *again], again[1:]):
+        found = read([*opening, *answer, end], asked=Asked(api="openai.responses"))
+        counts = count_tokens(found)
+        assert (found.reasoning, counts.hidden_reasoning) == ("hm", False)
+
+
 def messages(block: dict[str, Any], delta: dict[str, Any] | None, usage: dict[str, Any], **opening: int) -> TokenCounts:
     """The counts of an Anthropic answer of two texts after a block (with a delta) that may be thinking."""
     start = {"input_tokens": 5, "output_tokens": 1, **opening}

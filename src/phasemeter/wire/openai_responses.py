@@ -68,8 +68,14 @@ def on_event(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -> N
         reading.fail("server_error_in_stream", reported_error(obj, b"error") or "")
         return
     reading.known = reading.known or str(kind).startswith("response.")
-    reading.summarised = reading.summarised or "summary" in str(kind)
     channel = DELTAS.get(str(kind))
+    if "summary" in str(kind):
+        if "thought" in reading.memory:
+            return  # of reasoning that was streamed, servers with no summariser say it again
+        reading.summarised = True
+    elif channel == REASONING or kind == "response.reasoning_text.done":
+        reading.memory["thought"] = True
+        reading.summarised = False
     if channel is not None:
         _delta(reading, obj, channel, read)
     elif kind in MEDIA:
@@ -107,7 +113,7 @@ def _delta(reading: Reading, obj: dict[str, Any], channel: str, read: int) -> No
     _said(reading).setdefault((number, channel), set()).add(inner)
     if "output_index" not in obj:
         reading.memory["unnumbered"] = True
-    if channel != TOOL and isinstance(obj["delta"], str):
+    if channel != TOOL and isinstance(obj["delta"], str) and not reading.summarised:
         reading.plain = (("delta",), 0, channel)
     reading.output(choice, channel, text, read, tool=_number(obj))
     if isinstance(obj.get("logprobs"), list) and obj["logprobs"]:
@@ -193,9 +199,10 @@ def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> Non
     if item.get("type") == "image_generation_call" and item.get("result") and not reading.choice(0).reads:
         reading.output(reading.choice(0), CONTENT, "", read)
     reading.sealed = reading.sealed or bool(item.get("encrypted_content"))
-    listed = [item.get(field) for field in ("summary", "content")]
-    reading.summarised = reading.summarised or bool(listed[0] and not listed[1])
-    parts = [part for found in listed if isinstance(found, list) for part in found if isinstance(part, dict)]
+    summary, content = item.get("summary"), item.get("content")
+    reading.summarised = reading.summarised or bool(summary and not content and "thought" not in reading.memory)
+    listed = content or summary
+    parts = [part for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
     reasoning = item.get("type") == "reasoning"
     for channel, field in ((REASONING if reasoning else CONTENT, "text"), (REFUSAL, "refusal")):
         texts = [part[field] for part in parts if isinstance(part.get(field), str)]
