@@ -20,8 +20,10 @@ RESULT = "result.json"
 
 def imported_result(path: Path | str) -> Result | None:
     """The result in a directory that `import` wrote, None for any other run. Raises FileError where it can't be read."""
+    if not (Path(path) / "manifest.json").exists():
+        return None
     run = RunDirectory.open(path)
-    if not (run.path / "manifest.json").exists() or run.read_manifest().kind != "imported":
+    if run.read_manifest().kind != "imported":
         return None
     file = run.path / RESULT
     try:
