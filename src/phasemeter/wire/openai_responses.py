@@ -113,7 +113,7 @@ def _delta(reading: Reading, obj: dict[str, Any], channel: str, read: int) -> No
     _said(reading).setdefault((number, channel), set()).add(inner)
     if "output_index" not in obj:
         reading.memory["unnumbered"] = True
-    if channel != TOOL and isinstance(obj["delta"], str) and not reading.summarised:
+    if channel != TOOL and isinstance(obj["delta"], str) and not (channel == REASONING and reading.summarised):
         reading.plain = (("delta",), 0, channel)
     reading.output(choice, channel, text, read, tool=_number(obj))
     if isinstance(obj.get("logprobs"), list) and obj["logprobs"]:
