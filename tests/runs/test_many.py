@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from phasemeter.errors import UserError
+from phasemeter.errors import FileError, UserError
+from phasemeter.io.run_directory import RunDirectory
 from phasemeter.runs.asked import Asked
 from phasemeter.runs.many import points
 from tests.runs.served import Behaviour, served
@@ -31,6 +32,8 @@ def test_a_sweep_over_rates_has_a_folder_for_each_and_an_index(bench: Bench) -> 
     assert all(row["outcomes"]["ok"] == 4 and row["ttft.p50_s"] > 0 for row in listed["runs"])
     for row in listed["runs"]:
         assert bench.report(ran.path / row["run"], "--json").outcomes["ok"] == 4
+    with pytest.raises(FileError, match="holds 2 runs: name one, like .*/rate-100"):
+        RunDirectory.open(ran.path)
 
 
 def test_repetitions_have_seeds_of_their_own_and_a_spread_and_resume_skips_what_is_complete(bench: Bench) -> None:

@@ -65,6 +65,9 @@ class RunDirectory:
         """Raises FileError when there is no run."""
         path = Path(path)
         if not (path / "manifest.json").exists() and not (path / "capture").is_dir():
+            within = sorted(str(one.parent) for depth in ("*", "*/*") for one in path.glob(f"{depth}/manifest.json"))
+            if within:
+                raise FileError(f"{path}: holds {len(within)} runs: name one, like {within[0]}")
             raise FileError(f"{path}: not a run directory (no manifest.json and no capture/ in it)")
         return cls(path)
 
