@@ -140,6 +140,7 @@ def test_a_run_killed_before_its_text_was_dropped_is_finished_by_the_next_report
             patched.setattr(privacy, "rewrite", killed)
         ran = bench(server.url, "--requests", "4", "--no-text")
     assert ran.code == 130
+    assert f"what was captured is in {ran.path}: `phasemeter report` reads it" in ran.err
     assert any(b"marmalade" in held for _, held in bytes_of(ran.path))
     (ran.path / "evidence").mkdir()
     (ran.path / "evidence" / ".spans-000001.pb").write_bytes(b"half of a span of marmalade")

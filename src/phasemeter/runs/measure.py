@@ -102,7 +102,8 @@ def bench(url: str, asked: Asked, watchers: Watchers | None = None) -> Measured:
         forget(directory, made, sent=directory.capture)
         raise
     except KeyboardInterrupt:
-        forget(directory, made, sent=directory.path)
+        if not forget(directory, made, sent=directory.path):
+            watch.note(f"what was captured is in {directory.path}: `phasemeter report` reads it")
         raise
 
 
