@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "decode_compute": {"alone_tpot_s": 0.09, "tpot_p50_s": 0.095},
     "prefix_cache": {"cached_ttft_ratio": 0.1, "cached_share": 0.5},
     "network_or_buffering": mostly("ingress_delivery"),
+    "server_front_end": mostly("ingress_delivery") | {"front_end": 0.6, "front_end_share": 0.8, "lump_share": 0.85},
     "kv_movement": {"server": ServerWindow(kv_transfer_mean_s=0.8), "first_gap_share": 0.4},
     "multi_token_streaming": {"tokens_per_chunk": 3.0},
     "reasoning_time": mostly("reasoning"),
@@ -85,6 +86,39 @@ def test_what_takes_little_of_the_time_is_no_cause() -> None:
     """TTFT may be prefill altogether: while it is a twentieth of the time, nothing is slow because of it."""
     found = diagnose(msgspec.structs.replace(BASE, prefill_share=0.99, input_to_prefill=1.0))
     assert found.causes == ()
+
+
+def test_a_wait_that_is_neither_queue_nor_prefill_is_not_called_the_larger_of_them() -> None:
+    found = diagnose(msgspec.structs.replace(BASE, queue_share=0.05, prefill_share=0.1, lump_share=0.85)).steps[1]
+    assert found.finding.startswith("neither") and "the rest 85%" in found.evidence
+    assert diagnose(BASE).steps[1].finding == "prefill"
+
+
+def test_what_the_servers_own_ttft_holds_of_the_lump_is_no_network() -> None:
+    lump = mostly("ingress_delivery", 0.5) | {"lump_share": 0.8}
+    outside = diagnose(msgspec.structs.replace(BASE, **lump))
+    inside = diagnose(msgspec.structs.replace(BASE, front_end=0.45, front_end_share=0.7, **lump))
+    assert [cause.cause for cause in outside.causes] == ["network_or_buffering"]
+    assert [cause.cause for cause in inside.causes] == ["server_front_end"]
+    assert "70% inside the server's own TTFT" in inside.steps[1].evidence
+
+
+def test_output_that_arrives_faster_than_it_was_made_was_held_back() -> None:
+    """vLLM keeps the text of a named tool's call until it knows its name; the tokens are made meanwhile."""
+    decode = WHOLE | {"decode": 0.4}
+    found = diagnose(msgspec.structs.replace(BASE, decode_stretch=0.4, whole=decode, whole_tail=decode))
+    assert found.causes[0].cause == "network_or_buffering" and "held back" in found.causes[0].evidence
+    for stretch in (0.8, None):
+        assert diagnose(msgspec.structs.replace(BASE, decode_stretch=stretch)).causes == ()
+
+
+def test_the_front_end_is_read_off_the_servers_own_ttft() -> None:
+    rows = [row((0, 0, 0, 100 + i), request_id=f"r{i}", output_tokens=5) for i in range(12)]
+    parts = [told("queue", 10e-9), told("prefill", 30e-9)]
+    with_ttft = {one.request_id: budget_of(one, [*parts, told("ttft", 80e-9)]) for one in rows}
+    waits = sum(100 + i for i in range(12))
+    assert features_of(rows, with_ttft).front_end_share == pytest.approx(12 * 40 / waits)
+    assert features_of(rows, {one.request_id: budget_of(one, parts) for one in rows}).front_end_share is None
 
 
 def test_a_contract_says_whether_it_matters() -> None:

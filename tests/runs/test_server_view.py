@@ -8,6 +8,7 @@ import pytest
 
 from phasemeter.io import otlp_receiver
 from phasemeter.io.emulator_spans import RequestSpan, encode
+from phasemeter.records.evidence import EvidenceValue, Told
 from phasemeter.records.request_row import Outcome, RequestRow
 from phasemeter.runs import server_evidence
 from phasemeter.runs.run_budget import RunBudget
@@ -96,6 +97,28 @@ def test_means_of_choices_are_no_means_of_requests(tmp_path: Path) -> None:
         assert document is not None
         told_of = document["aggregate"]["vllm"]
         assert told_of["mean"] is None and told_of["reason"].startswith(reason) and told_of["told"]["queue_s"] == 1.0
+
+
+@pytest.mark.parametrize(("arrived_ns", "held"), [(30, True), (74, True), (75, False), (100, False), (0, True)])
+def test_text_that_was_held_back_is_said_where_the_server_tells_how_long_it_took(
+    tmp_path: Path, arrived_ns: int, held: bool
+) -> None:
+    """Tokens made before the first text are in TPOT's divisor: 60 tokens that took 1.6 s looked like 11 ms each (vLLM, a named tool)."""
+    evidence, budget = ServerEvidence(tmp_path), RunBudget()
+    for n, hidden in ((9, False), (9, True), (3, False)):
+        row = RequestRow(
+            request_id="r", outcome="ok", phase="measured", due_ns=0, send_start_ns=0, first_token_ns=200,
+            first_output_ns=200, last_token_ns=200 + (arrived_ns if n == 9 and not hidden else 1), stream_end_ns=400,
+            output_tokens=n, hidden_reasoning=hidden, stream=True,
+        )  # fmt: skip
+        decode = EvidenceValue(
+            phase="decode", value_s=100e-9, start="first_token", end="decode_end", clock="engine_monotonic", source="s",
+            definition="",
+        )  # fmt: skip
+        budget.add(Seen(row), Told(values=(decode,)))
+    document = budget.document(evidence)
+    assert document is not None
+    assert [text.split(":")[0] for text in document["warnings"]] == ["text_held_back"] * held
 
 
 def test_a_request_of_several_choices_has_spans_of_its_choices_only_and_that_is_said_so(tmp_path: Path) -> None:

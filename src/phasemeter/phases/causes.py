@@ -19,6 +19,7 @@ ORDER: tuple[Strength, ...] = ("certain", "likely", "weak", "cannot say")
 FEW = 20  # requests under which nothing is more than weak
 IMPACT = 0.25  # share of the time from due to the last token below which a segment is no cause
 KV_FULL = 0.9
+HELD = 0.75  # output that arrives in less of the time that it took to make was held back before
 SLOW_WAIT_S = 0.45  # for the first token: the same benchmark's TTFT p99
 SLOW_PACE_S = 0.04  # a token: MLPerf Inference v5.0, Llama 2 70B interactive, TPOT p99
 
@@ -217,21 +218,48 @@ def _prefix_cache(f: Features) -> Cause | None:
     )  # fmt: skip
 
 
+def _front_end(f: Features) -> Cause | None:
+    share = max(f.front_end or 0.0, _of_the_wait(f, f.front_end_share))
+    if f.front_end_share is None or share < IMPACT:
+        return None
+    words = (
+        f"{as_share(f.front_end)} of the time from due to the last token, {as_share(f.front_end_share)} of the mean TTFT, is in the"
+        " server's own TTFT and neither queue nor prefill: rendering, tokenizing, the way between its processes"
+    )
+    return Cause(
+        cause="server_front_end", strength="likely", evidence=words, next="the processor time of the server's API process",
+        weight=share,
+    )  # fmt: skip
+
+
+def _held_back(f: Features) -> float:
+    """Of the time from due to the last token: how much less of it the output took to arrive than to be made."""
+    if f.decode_stretch is None or not 0 < f.decode_stretch < HELD:
+        return 0.0
+    return sum(f.whole.get(name, 0.0) for name in ("reasoning", "decode", "stalls")) * (1 / f.decode_stretch - 1)
+
+
 def _network(f: Features) -> Cause | None:
-    share, textless = _impact(f, "ingress_delivery"), f.before_text_share or 0.0
-    share = max(share, _of_the_wait(f, f.lump_share) if textless < 0.1 else 0.0)
+    front_end, textless = max(0.0, f.front_end or 0.0), f.before_text_share or 0.0
+    outside = None if f.lump_share is None else f.lump_share - max(0.0, f.front_end_share or 0.0)
+    share = max(0.0, _impact(f, "ingress_delivery") - front_end)
+    share = max(share, _of_the_wait(f, outside) if textless < 0.1 else 0.0)
+    held = _held_back(f)
     stretched = f.decode_stretch is not None and f.decode_stretch > 1.25
     one_piece = (f.single_arrivals or 0.0) > 0.5
     buffered = one_piece or (f.coalesced_share or 0.0) > 0.4
     speculative = (f.tokens_per_chunk or 1.0) > 1.3
     lump = share - textless >= IMPACT and textless < 0.5
-    if not lump and not stretched and not (buffered and (not speculative or one_piece)):
+    if not lump and not stretched and held < IMPACT and not (buffered and (not speculative or one_piece)):
         return None
-    words = f"ingress and delivery are {as_share(share)} of the time from due to last token; {as_share(f.coalesced_share)} of gaps are 0"
+    what = "ingress and delivery are" if f.front_end_share is None else "what the server's own TTFT does not hold is"
+    words = f"{what} {as_share(share)} of the time from due to last token; {as_share(f.coalesced_share)} of gaps are 0"
     if stretched and f.decode_stretch is not None:
         words += f"; the output takes {f.decode_stretch:.1f} times as long to arrive as to be made"
+    if held >= IMPACT and f.decode_stretch:
+        words += f"; the output takes {1 / f.decode_stretch:.1f} times as long to be made as to arrive: its text was held back"
     arrives = 1 - 1 / f.decode_stretch if stretched and f.decode_stretch else 0.0
-    weight = max(share if lump else 0.0, arrives, 0.5 if buffered else 0.0)
+    weight = max(share if lump else 0.0, arrives, min(held, 1.0), 0.5 if buffered else 0.0)
     return Cause(
         cause="network_or_buffering", strength="likely", evidence=words,
         next="the same request past the gateway, at the server itself", weight=weight,
@@ -293,6 +321,7 @@ RULES: Mapping[str, Callable[[Features], Cause | None]] = {
     "client_saturation": _client, "queueing": _queueing, "kv_exhaustion": _preemption, "scheduler_policy": _policy,
     "prefill_compute": _prefill, "prefill_decode_interference": _interference, "decode_batch_growth": _batch_growth,
     "decode_compute": _decode_compute, "prefix_cache": _prefix_cache, "network_or_buffering": _network,
+    "server_front_end": _front_end,
     "kv_movement": _kv_movement, "multi_token_streaming": _multi_token, "reasoning_time": _reasoning, "warm_up": _warmup,
 }  # fmt: skip
 # where a reason is at hand, what follows from it stands behind it: consequence: its reasons

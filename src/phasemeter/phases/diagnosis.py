@@ -63,8 +63,12 @@ def _queue_or_prefill(f: Features) -> Step:
     question = "Does it wait in a queue, or in prefill?"
     if f.queue_share is not None and f.prefill_share is not None:
         finding = "queue" if f.queue_share > f.prefill_share else "prefill"
+        if (f.lump_share or 0.0) > max(0.5, f.queue_share, f.prefill_share):
+            finding = "neither: before the queue, or after the first token"
         shares = (as_share(f.queue_share), as_share(f.prefill_share), as_share(f.lump_share))
         evidence = "of the mean TTFT: queue {}, prefill {}, the rest {}".format(*shares)
+        if f.front_end_share is not None:
+            evidence += f" ({as_share(f.front_end_share)} inside the server's own TTFT)"
         return Step(step=2, question=question, finding=finding, evidence=evidence, strength="certain" if f.with_evidence >= FEW else "weak",
                     next="single requests against loaded ones")  # fmt: skip
     if f.alone_ttft_s is not None and f.ttft_p50_s is not None:

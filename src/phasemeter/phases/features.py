@@ -54,6 +54,8 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     queue_share: float | None = None  # of the mean TTFT, from per-request evidence
     prefill_share: float | None = None
     lump_share: float | None = None
+    front_end_share: float | None = None  # of the mean TTFT: what of the lump the server's own TTFT holds, by its clock
+    front_end: float | None = None  # the same, of the time from due to the last token
     input_to_prefill: float | None = None  # rank correlation of input tokens with prefill time
     input_to_ttft: float | None = None
     queue_trend: float | None = None  # rank correlation of the queue with time: a growing backlog
@@ -154,11 +156,10 @@ def _from_budgets(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> 
     ranked = sorted((b for _, b in mine), key=lambda b: metric_ns(b, "e2e_from_due"))
     found: dict[str, object] = {"whole": _shares(ranked), "whole_tail": _shares(ranked[-max(1, len(ranked) // 10) :])}
     stretches = [
-        ((r.last_token_ns or 0) - (r.first_token_ns or 0)) / b.server_decode_ns
-        for r, b in mine
-        if b.server_decode_ns and not r.single_arrival and (r.output_tokens or 0) > 3
+        ((r.last_token_ns or 0) - (r.first_token_ns or 0)) / (b.server_decode_ns or 1) for r, b in mine if paced(r, b)
     ]
     found["decode_stretch"] = quantile(stretches, 0.5)
+    found |= _front_end([b for _, b in mine if b.inside_server_ns is not None])
     told = [(r, b) for r, b in mine if "queue" in b.evidence and "prefill" in b.evidence]
     found["with_evidence"] = len(told)
     prefilled = [(r, b) for r, b in mine if "prefill" in b.evidence and r.input_tokens is not None]
@@ -176,6 +177,20 @@ def _from_budgets(rows: Sequence[RequestRow], budgets: Mapping[str, Budget]) -> 
         [float(r.due_ns) for r, _ in told], [float(b.segments["queue"]) for _, b in told]
     )
     return found
+
+
+def paced(row: RequestRow, budget: Budget) -> bool:
+    """Whether the client saw the output come over time, and the server said how long it took: the two should agree."""
+    seen = not row.single_arrival and not row.hidden_reasoning and (row.output_tokens or 0) > 3
+    return seen and bool(budget.server_decode_ns)
+
+
+def _front_end(budgets: Sequence[Budget]) -> dict[str, object]:
+    """Of requests whose server told its own TTFT: its parts are subtracted on one clock, so this much is known of the lump."""
+    inside = sum(b.inside_server_ns or 0 for b in budgets)
+    of = {"front_end_share": "ttft", "front_end": "e2e_from_due"}
+    wholes = {name: sum(metric_ns(b, metric) for b in budgets) for name, metric in of.items()}
+    return {name: inside / whole for name, whole in wholes.items() if whole > 0}
 
 
 def _shares(budgets: Sequence[Budget]) -> dict[str, float]:

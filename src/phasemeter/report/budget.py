@@ -82,7 +82,9 @@ def _table(told: Mapping[str, Any], metric: str) -> Table:
 
 def _notes(told: Mapping[str, Any], metric: str) -> Iterator[RenderableType]:
     for name, why in told.get("lumps", {}).items():
-        yield Text(f"  {WORDS[name]}: {why}", style="dim")
+        inside = told.get("inside_server_mean") if name == "ingress_delivery" else None
+        known = "" if not inside else f"; the server's own TTFT holds {number(inside * 1e3)} ms of it"
+        yield Text(f"  {WORDS[name]}: {why}{known}", style="dim")
     if told.get("before_text_mean"):
         textless = number(told["before_text_mean"] * 1e3)
         yield Text(

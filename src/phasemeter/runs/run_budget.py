@@ -12,6 +12,8 @@ import msgspec
 
 from phasemeter.errors import Undefined
 from phasemeter.phases.budget import BudgetTotals, Means, aggregate_budget, budget_of, durations_of
+from phasemeter.phases.causes import HELD
+from phasemeter.phases.features import paced
 from phasemeter.records.evidence import Told
 from phasemeter.runs.server_evidence import Seen, ServerEvidence
 from phasemeter.server.prometheus import EngineReading
@@ -27,6 +29,7 @@ class RunBudget:
     def __init__(self) -> None:
         self._measured, self._window = BudgetTotals(), BudgetTotals()
         self._choices = 0
+        self._made_ns = self._arrived_ns = 0
 
     def add(self, seen: Seen, told: Told) -> None:
         """Take one request with what its server told."""
@@ -38,6 +41,9 @@ class RunBudget:
             return
         if seen.row.phase == "measured":
             self._measured.add(budget)
+            if paced(seen.row, budget):
+                self._made_ns += budget.server_decode_ns or 0
+                self._arrived_ns += (seen.row.last_token_ns or 0) - (seen.row.first_token_ns or 0)
         if seen.in_window:
             self._window.add(budget)
             self._choices += seen.row.n
@@ -55,8 +61,18 @@ class RunBudget:
         found["spans"] = (
             None if evidence.index is None else {"joined": evidence.joined, "ambiguous": evidence.ambiguous}
         )
-        found["warnings"] = evidence.closing_warnings(engines)
+        found["warnings"] = [*evidence.closing_warnings(engines), *self._held_back()]
         return found
+
+    def _held_back(self) -> list[str]:
+        """Tokens that were made before the first text stand in TPOT's divisor, and their time in TTFT."""
+        if self._arrived_ns >= HELD * self._made_ns:
+            return []
+        times = self._made_ns / max(self._arrived_ns, 1)
+        return [
+            f"text_held_back: by the server's own word the output took {times:.1f} times as long to be made as to arrive:"
+            " ttft is that of the first text, and tpot counts tokens made before it"
+        ]
 
     def _aggregate(self, reading: EngineReading) -> dict[str, Any]:
         if not self._window.complete:
