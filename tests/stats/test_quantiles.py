@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasemeter.errors import Undefined
-from phasemeter.stats.quantiles import quantile, sorted_quantiles, weighted_quantile
+from phasemeter.stats.quantiles import quantile, sorted_quantiles
 
 settings.register_profile("ours", deadline=None, max_examples=100)
 settings.load_profile("ours")
@@ -37,15 +37,3 @@ def test_a_failure_as_never_ranks_last(values: list[float], failures: int) -> No
         position = q * (len(everything) - 1)
         touches = math.ceil(position) >= len(values)
         assert (quantile(everything, q) == math.inf) == touches
-
-
-@given(st.lists(st.tuples(FINITE, st.integers(0, 4)), min_size=1, max_size=30), st.floats(0, 1))
-def test_a_weighted_quantile_is_that_of_the_copies_written_out(pairs: list[tuple[float, int]], q: float) -> None:
-    pairs.sort()
-    copies = [value for value, weight in pairs for _ in range(weight)]
-    values, weights = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
-    if not copies:
-        with pytest.raises(Undefined):
-            weighted_quantile(values, weights, q)
-        return
-    assert weighted_quantile(values, weights, q) == pytest.approx(quantile(copies, q), abs=1e-6)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from phasemeter.stats.distributions import t_cdf, t_quantile
 from phasemeter.stats.intervals import Generator, block_indices
-from phasemeter.stats.quantiles import Floats, sorted_quantiles
+from phasemeter.stats.quantiles import Floats, quantile, sorted_quantiles
 from phasemeter.stats.stationarity import correlated, integrated_time
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -51,15 +51,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def quantile_of(values: Floats, q: float) -> float:
-    return float(sorted_quantiles(np.sort(values), q))
-
-
 def statistics() -> dict[str, Callable[[Floats], float]]:
     """What is compared besides the whole distribution."""
     found: dict[str, Callable[[Floats], float]] = {"mean": lambda values: float(values.mean())}
     for name, q in QUANTILES.items():
-        found[name] = lambda values, q=q: quantile_of(values, q)  # type: ignore[misc]
+        found[name] = lambda values, q=q: quantile(values, q)  # type: ignore[misc]
     return found
 
 

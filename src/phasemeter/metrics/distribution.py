@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from phasemeter.records.result import Metric, Percentile
 from phasemeter.stats.intervals import correlated_quantile_intervals, ordered_quantile_interval
-from phasemeter.stats.quantiles import sorted_quantiles
+from phasemeter.stats.quantiles import ordered_quantile
 from phasemeter.stats.stationarity import correlated
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ def of_requests(values: Floats, definition: str, unit: str, excluded: Mapping[st
     percentiles = {}
     for (name, q), bounds in zip(PERCENTILES.items(), intervals, strict=True):
         flag = few(len(values), q) or ("correlated" if alike else None)
-        percentiles[name] = Percentile(value=quantile_of(ordered, q), ci95=_floats(bounds), flag=flag)
+        percentiles[name] = Percentile(value=ordered_quantile(ordered, q), ci95=_floats(bounds), flag=flag)
     return _metric(values, definition, unit, excluded, percentiles)
 
 
@@ -56,7 +56,7 @@ def of_gaps(values: Floats, owners: Owners, definition: str, unit: str, excluded
     ordered = np.sort(values)
     bounds = bootstrap_by_request(values, owners, ordered)
     percentiles = {
-        name: Percentile(value=quantile_of(ordered, q), ci95=_floats(bounds[name]), flag=few(len(values), q))
+        name: Percentile(value=ordered_quantile(ordered, q), ci95=_floats(bounds[name]), flag=few(len(values), q))
         for name, q in PERCENTILES.items()
     }
     return _metric(values, definition, unit, excluded, percentiles)
@@ -81,11 +81,6 @@ def _metric(
 def few(n: int, q: float) -> str | None:
     """`few_samples` where not one value is expected beyond the quantile: p99 below 100, p95 below 20."""
     return "few_samples" if n * (1 - q) < 1 - 1e-9 else None
-
-
-def quantile_of(ordered: Floats, q: float) -> float:
-    """Linear on n − 1, of values in order."""
-    return float(sorted_quantiles(ordered, q))
 
 
 def bootstrap_by_request(values: Floats, owners: Owners, ordered: Floats) -> dict[str, Bounds]:
@@ -158,7 +153,7 @@ def _first_passed(picks: Floats, below: Floats, targets: Floats) -> Ints:
 
 def _cut_points(values: Floats, starts: Ints, sizes: Floats, ordered: Floats, q: float) -> Floats:
     """Sample values at 128 ranks within six standard errors of q, the error taken between groups."""
-    inside = np.add.reduceat(values <= quantile_of(ordered, q), starts, dtype=np.int64)
+    inside = np.add.reduceat(values <= ordered_quantile(ordered, q), starts, dtype=np.int64)
     residual = inside - q * sizes
     error = float((residual**2).sum()) ** 0.5 / float(sizes.sum())
     reach = 6 * max(error, 1 / len(ordered))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from phasemeter.errors import Undefined
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
+from phasemeter.stats.quantiles import ordered_quantile
 
 Gaps = NDArray[np.float64]
 STALL_FACTOR = 5.0  # a gap over 5 times its request's median gap is a stall
@@ -167,7 +168,7 @@ def stalls(row: RequestRow) -> Gaps:
     gaps = inter_chunk(row)
     if not len(gaps):
         return gaps
-    middle = quantile_of(np.sort(gaps), 0.5)
+    middle = ordered_quantile(np.sort(gaps), 0.5)
     if middle <= 0:
         raise Undefined("coalesced")
     return gaps[gaps > STALL_FACTOR * middle]
@@ -179,15 +180,7 @@ def jitter_s(row: RequestRow) -> float:
     if len(gaps) < 2:
         raise Undefined("fewer_than_2_gaps")
     ordered = np.sort(gaps)
-    return quantile_of(ordered, 0.99) - quantile_of(ordered, 0.5)
-
-
-def quantile_of(ordered: Gaps, q: float) -> float:
-    """Linear on n − 1, of values already in order (numpy's own quantile costs twenty times the arithmetic)."""
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
+    return ordered_quantile(ordered, 0.99) - ordered_quantile(ordered, 0.5)
 
 
 def decode_per_token_s(row: RequestRow) -> float:

@@ -23,6 +23,7 @@ from phasemeter.metrics.validity import RunFacts, judge
 from phasemeter.records.manifest import Manifest
 from phasemeter.records.request_row import RequestRow
 from phasemeter.records.result import Metric, Outcomes, Result
+from phasemeter.stats.quantiles import ordered_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -213,7 +214,7 @@ class Summary:
         for start, end in zip(starts, [*starts[1:], len(owners)], strict=False):
             own = values[start:end]
             ordered = np.sort(own)
-            middle = gaps.quantile_of(ordered, 0.5)
+            middle = ordered_quantile(ordered, 0.5)
             if middle <= 0:
                 self._excluded["stall"]["coalesced"] += 1
             elif ordered[-1] > gaps.STALL_FACTOR * middle:
@@ -223,7 +224,7 @@ class Summary:
             if len(own) < 2:
                 self._excluded["jitter"]["fewer_than_2_gaps"] += 1
             else:
-                spreads.append((int(due[owners[start]]), gaps.quantile_of(ordered, 0.99) - middle))
+                spreads.append((int(due[owners[start]]), ordered_quantile(ordered, 0.99) - middle))
         jitter = np.array([value for _, value in sorted(spreads)], dtype=np.float64)
         empty = np.empty(0)
         return (

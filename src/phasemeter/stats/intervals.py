@@ -1,14 +1,14 @@
 """How sure one is: intervals for quantiles, means and shares, and how many samples would decide.
 
-Lives here: interpolated order statistics for exchangeable samples, the bootstrap over requests for pooled gaps, batch means
-for correlated ones, Wilson and Clopper–Pearson for shares. A bound that n can't give is None, never a guess. Must not live
+Lives here: interpolated order statistics for exchangeable samples, whole requests varied for pooled gaps, batch means for
+correlated samples, Wilson and Clopper–Pearson for shares. A bound that n can't give is None, never a guess. Must not live
 here: a verdict (contract/). A random generator is an argument.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -25,13 +25,10 @@ from phasemeter.stats.quantiles import (
     ordered_quantile,
     quantile,
     ranks_of,
-    sorted_quantiles,
-    weighted_quantile,
 )
 
 Interval = tuple[float | None, float | None]
 BATCHES = 20
-RESAMPLES = 400
 _EXACT_UP_TO = 1_000_000  # values: beyond it the normal approximation of n_to_decide is exact to a part in a thousand
 
 
@@ -236,45 +233,6 @@ def clopper_pearson_interval(successes: float, n: float, confidence: float = 0.9
     low = 0.0 if successes == 0 else beta_quantile(tail, successes, n - successes + 1)
     high = 1.0 if successes == n else beta_quantile(1 - tail, successes + 1, n - successes)
     return low, high
-
-
-def pooled_quantile_interval(
-    groups: Sequence[Values],
-    q: float,
-    generator: Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """The interval of a quantile of pooled values (gaps) that come in groups (requests): whole requests are resampled.
-
-    Gaps of one request aren't independent; requests are. (None, None) for fewer than 10 groups with values.
-    """
-    filled = [as_array(group) for group in groups if len(group)]
-    if len(filled) < 10:
-        return None, None
-    values = np.concatenate(filled)
-    owners = np.repeat(np.arange(len(filled)), [group.size for group in filled])
-    order = np.argsort(values, kind="stable")
-    values, owners = values[order], owners[order]
-
-    def statistic(chosen: npt.NDArray[np.int64]) -> float:
-        weights = np.bincount(chosen, minlength=len(filled)).astype(np.float64)
-        return weighted_quantile(values, weights[owners], q)
-
-    return bootstrap_interval(len(filled), statistic, generator, confidence, resamples)
-
-
-def bootstrap_interval(
-    n: int,
-    statistic: Callable[[npt.NDArray[np.int64]], float],
-    generator: Generator,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> tuple[float, float]:
-    """The percentile bootstrap: `statistic` of the indices 0…n−1 drawn with replacement, `resamples` times."""
-    drawn = np.sort([statistic(generator.integers(0, n, n)) for _ in range(resamples)])
-    tail = (1 - confidence) / 2
-    return float(sorted_quantiles(drawn, tail)), float(sorted_quantiles(drawn, 1 - tail))
 
 
 def block_indices(n: int, length: int, generator: Generator) -> npt.NDArray[np.int64]:

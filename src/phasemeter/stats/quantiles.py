@@ -1,6 +1,6 @@
 """Quantiles, linear on n−1: the one rule that all percentiles of this project follow.
 
-Lives here: the point estimate, of values and of values with weights. Must not live here: its interval (intervals.py).
+Lives here: the point estimate. Must not live here: its interval (intervals.py).
 """
 
 from __future__ import annotations
@@ -59,22 +59,6 @@ def sorted_quantiles(ordered: Floats, q: float | Floats) -> Floats:
     high = np.minimum(low + 1, ordered.size - 1)
     values: Floats = ordered[low] + (position - low) * (ordered[high] - ordered[low])
     return values
-
-
-def weighted_quantile(ordered: Floats, weights: Floats, q: float) -> float:
-    """The q-quantile of sorted values that each stand `weights` times: what `quantile` gives with the copies written out.
-
-    Raises Undefined where the weights sum to 0.
-    """
-    cumulative = np.cumsum(weights)
-    total = float(cumulative[-1]) if cumulative.size else 0.0
-    if total <= 0:
-        raise Undefined("no_values")
-    position = q * (total - 1) if total > 1 else 0.0
-    whole = np.floor(position)
-    low = int(np.searchsorted(cumulative, whole, side="right"))
-    high = min(int(np.searchsorted(cumulative, min(whole + 1, total - 1), side="right")), ordered.size - 1)
-    return between(float(ordered[min(low, ordered.size - 1)]), float(ordered[high]), float(position - whole))
 
 
 def ranks_of(data: Floats) -> Floats:

@@ -13,11 +13,12 @@ import polars
 
 from phasemeter.errors import Undefined
 from phasemeter.metrics.columns import end_of
-from phasemeter.metrics.gaps import STALL_FACTOR, inter_chunk, quantile_of
+from phasemeter.metrics.gaps import STALL_FACTOR, inter_chunk
 from phasemeter.records.request_row import RequestRow
 from phasemeter.report.html.measures import Measures
 from phasemeter.report.html.run_tables import RunTables
 from phasemeter.report.html.server_side import ORDER, ServerSide, strip
+from phasemeter.stats.quantiles import ordered_quantile
 
 ALL_UP_TO = 400  # requests that are drawn whole
 SPREAD, AROUND, SLOWEST, BROKEN = 150, 120, 80, 50
@@ -139,7 +140,7 @@ def _stalls(row: RequestRow, origin_ns: int) -> list[list[float]]:
         gaps = inter_chunk(row)
     except Undefined:
         return []
-    middle = quantile_of(np.sort(gaps), 0.5) if len(gaps) >= 3 else 0.0
+    middle = ordered_quantile(np.sort(gaps), 0.5) if len(gaps) >= 3 else 0.0
     if middle <= 0:
         return []
     ends = [at for choice in row.choices for at in choice.times_ns[1:]]
