@@ -117,6 +117,13 @@ def test_a_file_from_before_vllm_named_its_endpoint_is_read_under_the_rules_of_t
     assert one.result.outcomes.failed == {"unspecified": 1}  # of 3 prompts 2 completed
 
 
+@pytest.mark.parametrize(("endpoint", "said"), [("openai-chat", True), ("openai", False)])
+def test_a_chat_file_of_vllm_does_not_tell_its_version_and_that_is_said(endpoint: str, said: bool) -> None:
+    """0.32 and 0.33 write the same fields, and start their chat clocks at different chunks."""
+    (found,) = foreign.read(json.dumps(VLLM | {"endpoint_type": endpoint}), "x.json")
+    assert any("role chunk" in note for note in found.result.run["notes"]) is said
+
+
 def test_zeros_that_stand_for_no_value_are_no_latency() -> None:
     nothing = {k: 0.0 for k in VLLM if k.endswith("_ms")}
     (one,) = foreign.read(json.dumps(VLLM | nothing | {"completed": 0, "failed": 3}), "a.json")

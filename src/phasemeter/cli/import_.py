@@ -81,6 +81,7 @@ def shown(document: dict[str, Any]) -> list[str]:
     lines = [
         f"{document['definitions']}: {document['outcomes']['ok']} ok, {len(document['imported']['numbers'])} numbers"
     ]
+    lines += [f"  note: {words}" for words in document["run"]["notes"][1:]]  # the first names the tool
     for name, metric in document["metrics"].items():
         tail = metric.get("p99") or metric.get("p95") or {}
         cells = (("mean", metric["mean"]), ("p50", (metric.get("p50") or {}).get("value")), ("tail", tail.get("value")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 import phasemeter.comparison.foreign.model as model
 from phasemeter.comparison.foreign.model import Imported
 
@@ -28,6 +30,8 @@ _RULES = (
 
 
 OLDER = "vllm@0.32"  # before files named their `endpoint_type` (2025), chat clocks started at the role chunk
+# 0.32 writes the same fields as 0.33 (vllm/benchmarks/serve.py of both), and its chat clock starts at the role chunk
+UNSAID = "which vLLM wrote it is not in the file: read as 0.33's; up to 0.32 a chat TTFT ends at the role chunk"
 
 
 def detect(document: Any) -> bool:
@@ -48,6 +52,8 @@ def read(document: dict[str, Any]) -> Imported:
         duration_s=document.get("duration"),
     )  # fmt: skip
     values = _values(document)
+    if document.get("endpoint_type") == "openai-chat":
+        manifest = msgspec.structs.replace(manifest, notes=(*manifest.notes, UNSAID))
     gaps = model.gaps_of(document)
     metrics = model.counted(
         model.from_printed(dialect, document, completed), itl=gaps, tpot=len(values.get("tpot", ()))
