@@ -32,7 +32,7 @@ def test_a_sweep_over_rates_has_a_folder_for_each_and_an_index(bench: Bench) -> 
     assert all(row["outcomes"]["ok"] == 4 and row["ttft.p50_s"] > 0 for row in listed["runs"])
     for row in listed["runs"]:
         assert bench.report(ran.path / row["run"], "--json").outcomes["ok"] == 4
-    with pytest.raises(FileError, match="holds 2 runs: name one, like .*/rate-100"):
+    with pytest.raises(FileError, match=r"holds 2 runs: name one, like .*/rate-100"):
         RunDirectory.open(ran.path)
 
 
