@@ -50,6 +50,23 @@ def test_text_becomes_filler_of_the_same_length_and_the_rest_stays(text: str, as
         {"message": {"content": SECRET, "thinking": SECRET}},
         {"generated_text": SECRET, "token": {"text": SECRET}},
         {"content": SECRET, "prompt": SECRET, "generation_settings": {"grammar": SECRET}},
+        {
+            "content_block": {
+                "type": "tool_use",
+                "id": "t",
+                "name": "f",
+                "input": {"id": SECRET, SECRET: [{"code": SECRET}]},
+            }
+        },
+        {"message": {"tool_calls": [{"function": {"name": "f", "arguments": {"status": SECRET, "model": SECRET}}}]}},
+        {"item": {"type": "local_shell_call", "action": {"type": SECRET, "env": {SECRET: "1"}}}},
+        {
+            "response": {
+                "metadata": {SECRET: "1"},
+                "tools": [{"parameters": {"properties": {SECRET: {"type": SECRET}}}}],
+            }
+        },
+        {"choices": [{"text": "a", "finish_reason": "stop", "stop_reason": SECRET}]},
     ],
 )
 def test_no_word_survives_wherever_it_stands(secret: dict[str, object]) -> None:
@@ -67,6 +84,13 @@ def test_numbers_that_spell_text_are_overwritten_and_counts_are_not() -> None:
         "usage": {"completion_tokens": 42},
         "created": 99,
     }
+
+
+def test_numbers_of_a_calls_arguments_are_words_too() -> None:
+    call = {"function": {"name": "f", "arguments": {"account": -4711.5, "n": [1234], "ok": True}}, "index": 3}
+    filled = blanked(event(chunk(delta={"tool_calls": [call]})))
+    assert b"4711" not in filled and b"1234" not in filled and b'"index": 3' in filled
+    assert isinstance(json.loads(filled.removeprefix(b"data: ")), dict)
 
 
 @given(st.binary(max_size=60))

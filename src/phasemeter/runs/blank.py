@@ -17,6 +17,8 @@ KEPT = frozenset({
 # lists of numbers that spell text
 SPELLS = frozenset({b"bytes", b"token_ids", b"tokens", b"output_ids", b"prompt_token_ids", b"context", b"id"})
 SPELLING_LISTS = SPELLS - {b"id"}
+# objects that a model or a person wrote whole, their keys and numbers too: a tool's arguments, the schema it was told
+WRITTEN = frozenset({b"arguments", b"args", b"input", b"action", b"operation", b"parameters", b"schema", b"metadata"})
 # objects whose keys may be text: {" the": -0.3}
 TEXT_KEYED = frozenset({b"top_logprobs"})
 ENTRY_KEYS = frozenset({b"token", b"logprob", b"bytes", b"id", b"decoded_token", b"rank", b"text"})
@@ -43,9 +45,9 @@ def blanked(body: bytes) -> bytes:
                 key = token[1:-1]
                 if _is_text_key(key, stack):
                     _overwrite(out, match.start() + 1, match.end() - 1, b"x")
-            elif key not in KEPT or _in_list_of(stack, SPELLING_LISTS | TEXT_KEYED):
+            elif key not in KEPT or _in_list_of(stack, SPELLING_LISTS | TEXT_KEYED) or _words(key, stack):
                 _overwrite(out, match.start() + 1, match.end() - 1, b"x")
-        elif first not in b":,\r\n" and (_in_list_of(stack, SPELLING_LISTS) or _spells(key, stack)):
+        elif first not in b":,\r\n" and (_in_list_of(stack, SPELLING_LISTS) or _spells(key, stack) or _written(stack)):
             _overwrite(out, match.start(), match.end(), b"1")
     return bytes(out)
 
@@ -64,4 +66,19 @@ def _spells(key: bytes, stack: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_text_key(key: bytes, stack: list[tuple[bytes, bytes]]) -> bool:
-    return any(name in TEXT_KEYED for _, name in stack) and key not in ENTRY_KEYS
+    return _written(stack) or (any(name in TEXT_KEYED for _, name in stack) and key not in ENTRY_KEYS)
+
+
+def _words(key: bytes, stack: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a string under a kept key is somebody's all the same."""
+    return _written(stack) or _stop_string(key, stack)
+
+
+def _written(stack: list[tuple[bytes, bytes]]) -> bool:
+    """Inside an object that somebody's words made, however deep."""
+    return any(name in WRITTEN for _, name in stack)
+
+
+def _stop_string(key: bytes, stack: list[tuple[bytes, bytes]]) -> bool:
+    """vLLM's `stop_reason` of a choice: the text that the request asked to stop at."""
+    return key == b"stop_reason" and any(name == b"choices" for _, name in stack)
