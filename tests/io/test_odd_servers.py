@@ -308,6 +308,18 @@ def test_an_answer_left_open_after_its_last_word_holds_its_slot_no_longer_than_t
     assert (probed.closed_ns or 0) - probed.reads[-1].user_ns < 25e9, "it did not wait for the idle limit"
 
 
+def answers_at_once(line: Line) -> None:
+    while line.request() is not None:
+        line.say(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+def test_a_limit_of_many_years_is_waited_for_like_any_other() -> None:
+    years = {"connect_s": 1e9, "first_byte_s": 1e9, "idle_s": 1e9, "total_s": 1e9}
+    with loopback(answers_at_once) as server:
+        probed = fetch(at(server, **years), "POST", "/v1/x", b"{}")
+    assert probed.close == "complete" and probed.error is None
+
+
 def test_silence_before_the_last_word_is_still_waited_for(tmp_path: Path) -> None:
     def pauses(line: Line) -> None:
         line.request()

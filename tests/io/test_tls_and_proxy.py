@@ -227,6 +227,12 @@ def test_of_two_variables_the_one_in_small_letters_holds_and_a_wrong_one_is_name
             proxy_for(target_of("https://203.0.113.7"), "env", {name: "socks5://10.0.0.1:1"})
 
 
+@pytest.mark.parametrize("url", ["[]", "http://[", "http://[::1", "[::x]:3128", "http://h:99999"])
+def test_a_proxy_that_is_no_url_is_refused_in_one_line(url: str) -> None:
+    with pytest.raises(UserError, match=r"^--proxy: .*: write it like http://proxy:3128$"):
+        proxy_for(target_of("http://203.0.113.7"), url, {})
+
+
 def test_what_cannot_be_a_header_is_refused_before_it_is_sent() -> None:
     base = target_of("http://h/")
     for name, value in (("X", "a\r\nY: b"), ("X Y", "a"), ("", "a")):

@@ -18,6 +18,7 @@ import msgspec
 from phasemeter.errors import NetworkError
 
 STAGGER_S = 0.25  # RFC 8305 section 5: the recommended Connection Attempt Delay
+LONGEST_MS = 2**31 - 1  # a poll takes no more: 24 days
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ def _await_one(open_: dict[int, tuple[socket.socket, Address]], wait_s: float) -
     poll = select.poll()
     for fd in open_:
         poll.register(fd, select.POLLOUT)
-    for fd, _ in poll.poll(wait_s * 1000):
+    for fd, _ in poll.poll(min(wait_s * 1000, LONGEST_MS)):
         sock, address = open_[fd]
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
             return address

@@ -12,7 +12,7 @@ from typing import NoReturn
 import msgspec
 
 from phasemeter.errors import NetworkError
-from phasemeter.io.addresses import answering_first, error_text, resolve
+from phasemeter.io.addresses import LONGEST_MS, answering_first, error_text, resolve
 from phasemeter.io.connection import CONTROL_BYTES, OPEN, READ_BYTES, TIMESPEC, Connection, close_kind, route_to
 from phasemeter.io.message_end import MALFORMED, MessageEnd
 from phasemeter.io.target import Target, head, with_body
@@ -75,7 +75,7 @@ class _Exchange:
         left_ms = (min(until) - time.monotonic_ns()) / 1e6
         by_total = (len(until) == 2 and until[1] < until[0]) or not limit_s
         over = left_ms <= 0 and (by_total or firm)
-        if over or not poll.poll(max(left_ms, 0)):
+        if over or not poll.poll(min(max(left_ms, 0), LONGEST_MS)):
             raise Ended("timeout_total" if by_total else close, "no answer in time")
 
     def connect(self) -> None:

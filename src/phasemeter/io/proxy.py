@@ -76,8 +76,8 @@ def from_environment(https: bool, environment: Mapping[str, str]) -> tuple[str, 
 
 def parsed(url: str, where: str = "--proxy") -> Proxy:
     """Raises UserError when `url`, given in `where`, names no http proxy."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError as wrong:
         raise UserError(f"{where}: {wrong}: write it like http://proxy:3128") from wrong
