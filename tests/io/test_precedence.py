@@ -49,6 +49,7 @@ print(p.taken, os.sched_getscheduler(0) == os.SCHED_RR)
 @needs_the_right
 def test_a_busy_sender_gives_it_back_for_good() -> None:
     code = """
+precedence.BUSY_SHARE = 0.05  # others may want the core too
 p = Precedence(1, True)
 until = time.process_time() + 0.6
 while time.process_time() < until:
