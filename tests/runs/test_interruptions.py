@@ -19,17 +19,23 @@ from tests.runs.served import Behaviour, Request, Served, served
 from tests.runs.whole import Bench, accounted
 
 SLOW = 0.02
+LIMITED = """
+import os, resource, sys
+which, most = map(int, sys.argv[1:3])
+resource.setrlimit(which, (most, most))
+os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
+"""
 
 
 @contextmanager
 def started(
-    server: Served, path: Path, *words: str, limit: Callable[[], None] | None = None
+    server: Served, path: Path, *words: str, limit: tuple[int, int] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "phasemeter", "bench", server.url, *words, "-o", str(path), "--json"]
+    """`limit`: a resource and how much of it there is."""
+    before = [] if limit is None else ["-c", LIMITED, *map(str, limit)]
+    command = [sys.executable, *before, "-m", "phasemeter", "bench", server.url, *words, "-o", str(path), "--json"]
     sizes = ["--input-tokens", "24", "--output-tokens", "8"]
-    process = subprocess.Popen(
-        command + sizes, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit
-    )
+    process = subprocess.Popen(command + sizes, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -117,9 +123,7 @@ def test_a_killed_worker_costs_its_share_and_no_more(bench: Bench, tmp_path: Pat
 def test_a_full_disk_ends_the_run_with_what_fits(bench: Bench, tmp_path: Path) -> None:
     path, largest = tmp_path / "run", 300_000
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-
+    limit = (resource.RLIMIT_FSIZE, largest)
     with (
         served(Behaviour(answer=lambda request: ["word " * 2000] * 4)) as server,
         started(server, path, "--concurrency", "2", "--requests", "200", "--warmup", "0", limit=limit) as process,
@@ -134,9 +138,7 @@ def test_a_full_disk_ends_the_run_with_what_fits(bench: Bench, tmp_path: Path) -
 
 
 def test_a_disk_that_is_full_from_the_start_is_said_and_leaves_nothing(tmp_path: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
+    limit = (resource.RLIMIT_FSIZE, 100)
     with served() as server, started(server, tmp_path / "run", "--requests", "5", limit=limit) as process:
         _, err = process.communicate(timeout=90)
         assert process.returncode == 2 and "Traceback" not in err, err
@@ -145,9 +147,7 @@ def test_a_disk_that_is_full_from_the_start_is_said_and_leaves_nothing(tmp_path:
 
 
 def test_too_few_descriptors_are_said_before_the_run_with_the_number_needed(tmp_path: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-
+    limit = (resource.RLIMIT_NOFILE, 128)
     with served() as server, started(server, tmp_path / "run", "--concurrency", "300", limit=limit) as process:
         _, err = process.communicate(timeout=90)
         assert process.returncode == 2
