@@ -74,7 +74,7 @@ class Run:
     def _table(self, name: str) -> Any:
         if not (self.path / name).exists():
             load("phasemeter.runs.analysis").derive(self.path)
-        return load("polars").read_parquet(self.path / name)
+        return load("polars").read_parquet(self.path / name, glob=False)
 
     def __repr__(self) -> str:
         told = self.result.outcomes

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from phasemeter.errors import FileError
 from phasemeter.records.request_row import ChoiceTimes, RequestRow
+from phasemeter.report.html.run_tables import open_tables
 from phasemeter.runs import tables
 
 ns = st.one_of(st.none(), st.integers(0, 2**62))
@@ -76,3 +77,15 @@ def test_the_promised_columns_are_there_with_their_clock(tmp_path: Path) -> None
 def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="rebuild them"):
         list(tables.read_rows(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["[]", "[a]", "a*", "run?", "{x,y}"])
+def test_a_folder_is_no_pattern_whatever_its_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, folder in enumerate((name, "a", "abc", "runx")):  # a pattern would find some of the others
+        (tmp_path / folder).mkdir(exist_ok=True)
+        some = [RequestRow(request_id=f"{number}-{i}", outcome="failed", due_ns=i) for i in range(4)]
+        monkeypatch.setattr(tables, "REQUESTS_A_PART", 2)
+        tables.write_tables(tmp_path / folder, some)
+    assert [row.request_id for row in tables.read_rows(tmp_path / name)] == [f"0-{i}" for i in range(4)]
+    with open_tables(tmp_path / name) as read:
+        assert read.requests["request_id"].to_list() == [f"0-{i}" for i in range(4)]

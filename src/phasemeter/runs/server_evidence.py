@@ -137,7 +137,7 @@ def cache_counters(engines: Mapping[str, EngineReading]) -> tuple[float, float] 
 
 def simulated_columns(run: Path) -> Iterator[dict[str, Any]]:
     """A simulated run's own phases and instants, a row a request, in the table's order; nothing where it has none."""
-    table = polars.scan_parquet(run / REQUESTS)
+    table = polars.scan_parquet(run / REQUESTS, glob=False)
     names = [name for name in table.collect_schema().names() if name in SIMULATED]
     if names:
         names += [name for column, _ in SERVER_INSTANTS for name in (column, f"{column}_clock")]

@@ -117,7 +117,7 @@ def _contract(file: str | None) -> Any:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
-        raise FileError(f"{file}: can't be read: {wrong}") from wrong
+        raise FileError(f"{file}: can't be read: {getattr(wrong, 'strerror', None) or wrong}") from wrong
     return load("phasemeter.contract.model").parse(text, file)
 
 

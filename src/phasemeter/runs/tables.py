@@ -220,7 +220,7 @@ class TableWriter:
             if len(parts) == 1:
                 parts[0].rename(whole)
             else:
-                polars.scan_parquet(parts).sink_parquet(whole)
+                polars.scan_parquet(parts, glob=False).sink_parquet(whole)
             whole.rename(self._directory / table)
             for part in parts:
                 part.unlink(missing_ok=True)
@@ -267,8 +267,8 @@ def read_rows(directory: Path) -> Iterator[RequestRow]:
     Raises FileError when a table is missing or has other columns.
     """
     try:
-        requests = polars.read_parquet(directory / REQUESTS)
-        events = polars.scan_parquet(directory / EVENTS).collect()
+        requests = polars.read_parquet(directory / REQUESTS, glob=False)
+        events = polars.scan_parquet(directory / EVENTS, glob=False).collect()
         columns = [events[name].to_list() for name in ("t_ns", "read", "tokens")]
         at = 0
         for record in requests.select([*_SCALARS, "warnings", "choices", *_LISTS]).iter_rows(named=True):

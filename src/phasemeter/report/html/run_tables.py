@@ -118,7 +118,9 @@ def open_tables(run: Path) -> Iterator[RunTables]:
 
 def _read(folder: Path) -> RunTables:
     try:
-        return RunTables(polars.read_parquet(folder / REQUESTS), polars.read_parquet(folder / EVENTS))
+        return RunTables(
+            polars.read_parquet(folder / REQUESTS, glob=False), polars.read_parquet(folder / EVENTS, glob=False)
+        )
     except polars.exceptions.PolarsError as wrong:
         first = (str(wrong).splitlines() or [type(wrong).__name__])[0]
         raise FileError(f"{folder}: its tables can't be read ({first}): rebuild them from the capture") from wrong
