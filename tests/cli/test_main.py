@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from phasemeter import __version__
 from phasemeter.cli.app import build_app
 from phasemeter.cli.main import run
 from phasemeter.cli.verbs import VERBS
+from phasemeter.contract.model import parse
 
 HEAVY = {"numpy", "polars", "plotly", "httptools", "xllamacpp", "google.protobuf"}
 
@@ -27,6 +29,7 @@ def test_each_verbs_help_ends_in_examples(
     _, found, examples = words.partition("\nExamples:\n")
     lines = [line.strip() for line in examples.splitlines() if line.strip() and not line.strip().startswith("#")]
     assert found and lines and all(line.startswith("phasemeter ") for line in lines), words
+    assert "--json" in words
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -174,3 +177,35 @@ def test_the_first_page_has_a_line_for_each_verb(line: list[str], capsys: pytest
     assert run(line) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert all(f"{name} {words}" in page for name, (_, words) in VERBS.items())
+
+
+@pytest.mark.parametrize("kind", ["chat", "batch", "long-generation"])
+def test_a_starter_in_json_is_the_same_contract(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["contract", "new", "--kind", kind]) == 0
+    commented = capsys.readouterr().out
+    assert run(["contract", "new", "--kind", kind, "--json"]) == 0
+    told = capsys.readouterr().out
+    assert json.loads(told)["workload"]["kind"] == kind and parse(told, "c.json") == parse(commented, "c.yaml")
+
+
+def test_a_pages_file_and_where_it_starts_are_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert run(["explore", "-o", str(page), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["page"] == str(page) and page.exists() and told["start"]["tpot"] == 25.0
+
+
+def test_an_emulator_says_in_one_document_where_it_serves(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "workload: {input_tokens: 64, output_tokens: 8, arrivals: {poisson: 1/s}, requests: 10}\n"
+        "deployment: {model: llama-3.1-8b, hardware: L40S}\n"
+    )
+    words = [sys.executable, "-m", "phasemeter", "emulate", str(plan), "--port", "0", "--model", "mine", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        process.terminate()
+        rest, _ = process.communicate(timeout=300)
+    assert told["models"] == ["mine"] and told["url"].startswith("http://127.0.0.1:") and told["url"].endswith("/v1")
+    assert rest == "" and process.returncode == 0

@@ -34,7 +34,7 @@ def contract(
     output
         Write there instead of to the terminal.
     as_json
-        For explain: one JSON document with the lines.
+        One JSON document: the starter without its comments, the lines of an explanation, the schema.
 
     Examples:
         phasemeter contract new --kind chat > contract.yaml
@@ -44,6 +44,8 @@ def contract(
     words = load("phasemeter.contract.words")
     if action == "new":
         text = words.starter(kind)
+        if as_json:  # JSON is YAML: only the comments are lost
+            text = json.dumps(load("phasemeter.workload.plain_yaml").read_yaml(text, "starter"), indent=2) + "\n"
     elif action == "schema":
         text = json.dumps(words.schema(), indent=2) + "\n"
     else:

@@ -27,6 +27,9 @@ def emulate(
         Parameter(help="run before other processes where that is allowed: steps keep their instants on a busy machine"),
     ] = True,
     model: Annotated[list[str] | None, Parameter(negative="", help="names it serves the plan's model under")] = None,
+    json: Annotated[
+        bool, Parameter(negative="", help="once it serves, print one JSON document: where, and what")
+    ] = False,
 ) -> int:
     """Have a server without a GPU: the plan's engine on the wall clock, behind an OpenAI port.
 
@@ -42,7 +45,7 @@ def emulate(
 
     Examples:
         phasemeter emulate plan.yaml --port 8000
-        phasemeter emulate plan.yaml --port 0 --truth truth.jsonl
+        phasemeter emulate plan.yaml --port 0 --truth truth.jsonl --json
         phasemeter emulate plan.yaml --otlp http://127.0.0.1:4318/v1/traces
     """
     read = lazy.load("phasemeter.cli.simulate").read_plan(plan)
@@ -61,11 +64,11 @@ def emulate(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     where = f"[{host}]" if ":" in host else host
-    print(
-        f"serving {', '.join(server.settings.models)} at http://{where}:{server.server.port}/v1",
-        file=sys.stderr,
-        flush=True,
-    )
+    url, models = f"http://{where}:{server.server.port}/v1", server.settings.models
+    print(f"serving {', '.join(models)} at {url}", file=sys.stderr, flush=True)
+    if json:
+        told = {"phasemeter": 1, "url": url, "models": list(models), "truth": truth and str(truth), "otlp": otlp}
+        print(lazy.load("json").dumps(told, ensure_ascii=False), flush=True)
     server.run()
     start_s, end_s = server.lag.p99_s()
     print(

@@ -16,6 +16,9 @@ def explore(
     /,
     *,
     output: Annotated[Path, Parameter(alias="-o", help="the page's file")] = Path("explore.html"),
+    json: Annotated[
+        bool, Parameter(negative="", help="print one JSON document: the page's file and where its sliders stand")
+    ] = False,
 ) -> int:
     """Write a page with sliders for the terms of the budget: what dominates, where the SLO breaks.
 
@@ -29,8 +32,14 @@ def explore(
     Examples:
         phasemeter explore
         phasemeter explore runs/20261129-smollm2 -o what-if.html
+        phasemeter explore runs/20261129-smollm2 --json
     """
-    text = lazy.load("phasemeter.report.explore").explore_page(run)
-    lazy.load("phasemeter.report.html.write").write_page(text, output)
+    explorer = lazy.load("phasemeter.report.explore")
+    begun = explorer.beginning(run)
+    lazy.load("phasemeter.report.html.write").write_page(explorer.explore_page(run, begun), output)
+    if json:
+        start = lazy.load("msgspec").to_builtins(begun[0])
+        told = {"phasemeter": 1, "page": str(output), "start": start, "how": begun[1]}
+        print(lazy.load("json").dumps(told, ensure_ascii=False, allow_nan=False))
     print(f"page: {output}", file=sys.stderr)
     return 0

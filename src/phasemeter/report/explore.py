@@ -164,9 +164,14 @@ EXAMPLE = (
 )
 
 
-def explore_page(run: Path | None = None) -> str:
-    """The page, with the sliders at `run`'s numbers or at the example's."""
-    start, how = (Start(), EXAMPLE) if run is None else started(run)
+def beginning(run: Path | None = None) -> tuple[Start, str]:
+    """Where the sliders stand, and how that was found: at `run`'s numbers or at the example's. Raises FileError when there is no run."""
+    return (Start(), EXAMPLE) if run is None else started(run)
+
+
+def explore_page(run: Path | None = None, begun: tuple[Start, str] | None = None) -> str:
+    """The page; `begun`: its `beginning`, where that is known already."""
+    start, how = begun or beginning(run)
     groups: dict[str, list[Markup]] = {}
     for knob, (group, *_) in KNOBS.items():
         groups.setdefault(group, []).append(_slider(knob, getattr(start, knob)))
