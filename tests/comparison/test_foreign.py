@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from phasemeter.comparison import foreign
@@ -14,6 +15,7 @@ from phasemeter.comparison.foreign import model
 from phasemeter.comparison.foreign.model import SECONDS, Imported
 from phasemeter.errors import FileError
 from phasemeter.metrics.dialects import DIALECTS
+from phasemeter.records.manifest import Manifest
 
 RECORDED = Path(__file__).parents[3] / "shared" / "recordings" / "results"
 FILES = (
@@ -165,6 +167,42 @@ def test_counts_of_infinity_and_aggregates_of_runs_are_refused_in_one_line() -> 
     aggregate = {"aiperf_version": "0.13", "schema_version": "1.0", "metadata": {"aggregation_type": "confidence"}}
     with pytest.raises(FileError, match=r"import the profile_export_aiperf\.json of each"):
         foreign.read(json.dumps(aggregate), "f.json")
+
+
+BLOCK = {"unit": "ms", "avg": 200.0, "p50": 199.0, "p99": 230.0}
+
+
+def test_aiperf_from_before_it_wrote_its_version_is_no_genai_perf() -> None:
+    older = {
+        "request_count": {"unit": "requests", "avg": 100.0}, "error_summary": [{"count": 3}], "was_cancelled": False,
+        "time_to_first_token": BLOCK, "inter_chunk_latency": BLOCK,
+        "input_config": {
+            "endpoint": {"model_names": ["m"], "type": "chat", "streaming": True}, "tokenizer": {"name": "t"},
+            "loadgen": {"concurrency": 8, "request_count": 103},
+            "input": {"prompt": {"input_tokens": {"mean": 128, "stddev": 0}, "output_tokens": {"mean": 64, "stddev": 5}}},
+        },
+    }  # fmt: skip
+    (one,) = holds_every_number(json.dumps(older), "x.json")
+    run = one.result.run
+    assert (one.tool, one.result.outcomes.ok, one.result.outcomes.failed) == ("aiperf", 100, {"unspecified": 3})
+    assert (run["model"], run["api"], run["concurrency"], run["requests"]) == ("m", "openai.chat", 8, 103)
+    assert (run["tokenizer"], run["input_tokens"]) == ("t", {"fixed": 128})
+    assert {name: metric.n for name, metric in one.result.metrics.items()} == {
+        "time_to_first_token": 100, "inter_chunk_latency": 0,
+    }  # fmt: skip
+
+
+def test_a_configuration_of_either_form_and_of_none_makes_a_manifest_that_can_be_read_again() -> None:
+    nested = {"model_names": ["m"], "endpoint": {"type": "chat", "streaming": True}, "tokenizer": {"name": "t"},
+              "perf_analyzer": {"stimulus": {"concurrency": 4}}}  # fmt: skip
+    flat = {"model": ["m"], "endpoint_type": "chat", "streaming": True, "tokenizer": "t", "concurrency": 4}
+    for config in (nested, flat):
+        (one,) = foreign.read(json.dumps({"time_to_first_token": BLOCK, "input_config": config}), "x.json")
+        run = msgspec.convert(one.result.run, Manifest)
+        assert (run.model, run.api, run.streaming, run.tokenizer, run.concurrency) == ("m", "openai.chat", True, "t", 4)
+    odd = {"model": [7], "endpoint_type": {"a": 1}, "streaming": "yes", "tokenizer": ["t"], "concurrency": "many"}
+    (one,) = foreign.read(json.dumps({"time_to_first_token": BLOCK, "input_config": odd}), "x.json")
+    assert msgspec.convert(one.result.run, Manifest).tokenizer is None
 
 
 def test_a_byte_order_mark_and_odd_line_separators_inside_text_are_no_fault() -> None:

@@ -24,7 +24,10 @@ def detect(document: Any) -> bool:
             isinstance(record, dict) and "metadata" in record and ("metrics" in record or "error" in record)
             for record in document[:3]
         ) and "benchmark_phase" in document[0]["metadata"]  # fmt: skip
-    return isinstance(document, dict) and "aiperf_version" in document and "schema_version" in document
+    if not isinstance(document, dict):
+        return False
+    older = {"was_cancelled", "error_summary", "input_config"} <= set(document)  # before it wrote its version (2025)
+    return older or {"aiperf_version", "schema_version"} <= set(document)
 
 
 def read(document: Any) -> Imported:
@@ -38,13 +41,14 @@ def _summary(document: dict[str, Any]) -> Imported:
     if kind is not None:
         raise ValueError(f"an aggregate ({kind}) of several runs: import the profile_export_aiperf.json of each")
     metrics = {}
+    completed = model.look(document, "request_count.avg") or 0
     for row in dialect.rows:
         block = document.get(row.key)
         if isinstance(block, dict):
-            metric = model.metric_of(dialect, row, block.get, unit=_time_unit(block, row))
+            n = int(completed) if row.definition.kind == "request" else None
+            metric = model.metric_of(dialect, row, block.get, n, _time_unit(block, row))
             if metric is not None:
                 metrics[row.key] = metric
-    completed = model.look(document, "request_count.avg") or 0
     failed = sum(int(error.get("count", 0)) for error in document.get("error_summary") or [] if isinstance(error, dict))
     result = model.result_of(metrics, _manifest(dialect, document), model.outcomes_of(completed, failed),
         model.throughput_of(dialect, document), _counting(document),
@@ -84,10 +88,14 @@ def _manifest(dialect: Dialect, document: dict[str, Any]) -> Manifest:
     items = model.look(config, "models.items") or []
     datasets, phases = config.get("datasets") or [{}], config.get("phases") or [{}]
     prompts = datasets[0].get("prompts") or {}
-    phase = phases[-1]
+    prompts = prompts or {
+        own[0] + "sl": model.look(config, f"input.prompt.{own}_tokens") for own in ("input", "output")
+    }
+    phase = phases[-1] or _load(config.get("loadgen") or {})
+    names = model.look(config, "endpoint.model_names") or [None]
     return model.manifest_of(
-        dialect, f"AIPerf {document.get('aiperf_version')}",
-        model=items[0].get("name") if items else None,
+        dialect, f"AIPerf {document.get('aiperf_version') or 'of 2025'}",
+        model=items[0].get("name") if items else names[0],
         api=model.look(config, "endpoint.type"), streaming=model.look(config, "endpoint.streaming"),
         body=model.look(config, "endpoint.extra"), tokenizer=model.look(config, "tokenizer.name"),
         input_tokens=_length(prompts.get("isl")), output_tokens=_length(prompts.get("osl")),
@@ -95,6 +103,11 @@ def _manifest(dialect: Dialect, document: dict[str, Any]) -> Manifest:
         rate_per_s=model.rate_of(phase.get("rate")), started_utc=document.get("start_time"),
         duration_s=model.look(document, "benchmark_duration.avg"),
     )  # fmt: skip
+
+
+def _load(loadgen: dict[str, Any]) -> dict[str, Any]:
+    """The load as older files name it."""
+    return {"requests": loadgen.get("request_count"), "rate": loadgen.get("request_rate"), **loadgen}
 
 
 def _length(block: Any) -> Any:

@@ -41,8 +41,10 @@ def _summary(document: dict[str, Any]) -> Imported:
     names = config.get("model") or config.get("model_names")
     manifest = model.manifest_of(
         dialect, "GenAI-Perf", model=names[0] if isinstance(names, list) and names else names,
-        api=config.get("endpoint_type"), streaming=config.get("streaming"), concurrency=config.get("concurrency"),
-        tokenizer=config.get("tokenizer"),
+        api=config.get("endpoint_type") or model.look(config, "endpoint.type"),
+        streaming=config.get("streaming", model.look(config, "endpoint.streaming")),
+        concurrency=config.get("concurrency") or model.look(config, "perf_analyzer.stimulus.concurrency"),
+        tokenizer=model.look(config, "tokenizer.name") or config.get("tokenizer"),
     )  # fmt: skip
     numbers: dict[str, Number] = {}
     for key, block in document.items():

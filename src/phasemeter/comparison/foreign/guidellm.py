@@ -7,7 +7,6 @@ from typing import Any
 import phasemeter.comparison.foreign.model as model
 from phasemeter.comparison.foreign.model import Imported
 
-_STATE = r"\.(successful|errored|incomplete|total)"
 _RULES = (
     (r"\.count$", "values", "how many values"),
     (r"\.pdf", "1", "density"),

@@ -245,15 +245,28 @@ APIS = {
 
 
 def manifest_of(dialect: Dialect, tool_version: str | None, **fields: Any) -> Manifest:
-    """A manifest of what the file records; all else stays unrecorded."""
+    """A manifest of what the file records; all else stays unrecorded, what is of another type than the field among it."""
     version = "" if tool_version is None else f" (written by {tool_version})"
     known = {name: finite(value) for name, value in fields.items() if value is not None}
+    known = {name: value for name, value in known.items() if _fits(name, value)}
     if "api" in known:
         known["api"] = APIS.get(known["api"], known["api"])
     sources = dict.fromkeys(known, f"{dialect.title} result file")
     return Manifest(
         kind="imported", definitions=dialect.id, sources=sources, notes=(f"{dialect.title}{version}",), **known
     )
+
+
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Manifest)}
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a field of the manifest can hold that value."""
+    try:
+        msgspec.convert(value, _TYPES[name])
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def rate_of(value: Any) -> float | str | None:
