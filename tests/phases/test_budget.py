@@ -149,6 +149,19 @@ def test_an_answer_in_one_piece_holds_its_decode_in_the_wait() -> None:
     assert (found["decode"], found["ingress_delivery"]) == (60, 10)
 
 
+def test_the_decode_of_a_stream_that_came_in_one_piece_lies_in_its_wait_for_the_first_token() -> None:
+    one = row(gaps=())
+    found = budget_of(one, [told("queue", 10e-9), told("prefill", 20e-9), told("decode", 40e-9)])
+    wait = (one.first_token_ns or 0) - (one.send_start_ns or 0)
+    assert found.segments["decode"] == 40 and metric_ns(found, "ttft") == wait == 103
+    totals = totals_of([found, budget_of(row())])
+    assert totals.mean("ttft")["decode"] == pytest.approx(20e-9)
+    for metric in ("ttft", "e2e"):
+        assert sum(totals.mean(metric).values()) * 2e9 == pytest.approx(
+            metric_ns(found, metric) + metric_ns(budget_of(row()), metric)
+        )
+
+
 def test_a_visible_piece_that_came_before_the_decode_ended_takes_no_decode_into_its_wait() -> None:
     told_all = [told("queue", 10e-9), told("prefill", 20e-9), told("decode", 90e-9)]
     found = budget_of(row(gaps=()), told_all)

@@ -27,6 +27,7 @@ SEGMENTS = (
     "client_queue", "connect", "upload", "ingress_delivery", "queue", "prefill", "first_token", "reasoning", "decode", "stalls",
     "tail", "unattributed",
 )  # fmt: skip
+COLUMNS = len(SEGMENTS) + 1  # and the decode that lies in the wait
 _TO_FIRST = ("upload", "ingress_delivery", "queue", "prefill", "first_token", "unattributed")
 # the segments between a metric's own boundaries
 SPANNED: Mapping[str, tuple[str, ...]] = {
@@ -70,6 +71,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, str] = msgspec.field(default_factory=dict)
     inside_server_ns: int | None = None  # of `ingress_delivery`: what the server's own TTFT holds beyond its parts
     server_decode_ns: int | None = None  # what the server says its output took, beside the client's own segments
+    decode_in_wait_ns: int = 0  # of `decode`: what lies before the first token, for all output came in one piece
     before_text_ns: int = 0  # of the wait: from the first chunk without any text to the first with some
     warnings: tuple[str, ...] = ()
 
@@ -112,7 +114,7 @@ def budget_of(row: RequestRow, values: Sequence[EvidenceValue] = ()) -> Budget:
     return Budget(
         request_id=row.request_id, total_ns=row.stream_end_ns - row.due_ns, segments=segments, complete=True,
         evidence={name: source for name, source in evidence.items() if name in waiting}, inside_server_ns=inside,
-        server_decode_ns=told.get("decode"),
+        server_decode_ns=told.get("decode"), decode_in_wait_ns=told.get("decode", 0) if "decode" in waiting else 0,
         before_text_ns=max(0, row.first_token_ns - (row.first_silent_chunk_ns or row.first_token_ns)),
         warnings=tuple(warnings),
     )  # fmt: skip
@@ -224,11 +226,12 @@ def metric_ns(budget: Budget, metric: str) -> int:
     """The metric as the sum of its own segments. Raises Undefined("no_output") where the request has none."""
     if not budget.complete:
         raise Undefined("no_output")
-    return sum(budget.segments[name] for name in SPANNED[metric])
+    in_wait = 0 if "decode" in SPANNED[metric] else budget.decode_in_wait_ns
+    return in_wait + sum(budget.segments[name] for name in SPANNED[metric])
 
 
 class BudgetTotals:
-    """Takes budgets one by one, 12 integers a request; requests without output are counted only."""
+    """Takes budgets one by one, 13 integers a request; requests without output are counted only."""
 
     def __init__(self) -> None:
         self.requests = self.with_evidence = self.negative = self.other_warnings = 0
@@ -249,13 +252,14 @@ class BudgetTotals:
         if budget.complete:
             self.before_text_ns += budget.before_text_ns
             self._columns.extend(budget.segments[name] for name in SEGMENTS)
+            self._columns.append(budget.decode_in_wait_ns)
 
     @property
     def complete(self) -> int:
-        return len(self._columns) // len(SEGMENTS)
+        return len(self._columns) // COLUMNS
 
     def _table(self) -> NDArray[np.int64]:
-        return np.frombuffer(self._columns, dtype=np.int64).reshape(-1, len(SEGMENTS))
+        return np.frombuffer(self._columns, dtype=np.int64).reshape(-1, COLUMNS)
 
     def mean(self, metric: str = "total") -> dict[str, float]:
         """Mean seconds by segment, of requests with output. Raises Undefined("no_requests")."""
@@ -264,7 +268,10 @@ class BudgetTotals:
     def _mean(self, table: NDArray[np.int64], metric: str) -> dict[str, float]:
         if not len(table):
             raise Undefined("no_requests")
-        return {name: float(table[:, SEGMENTS.index(name)].mean()) / 1e9 for name in SPANNED[metric]}
+        means = {name: float(table[:, SEGMENTS.index(name)].mean()) / 1e9 for name in SPANNED[metric]}
+        if "decode" not in means and table[:, -1].any():  # of answers in one piece: it lies before their first token
+            means["decode"] = float(table[:, -1].mean()) / 1e9
+        return means
 
     def tail(self, metric: str, percentile: float) -> dict[str, Any]:
         """The mean budget of the requests near `percentile` of `metric`, by rank.
@@ -275,6 +282,8 @@ class BudgetTotals:
         """
         table = self._table()
         values = table[:, [SEGMENTS.index(name) for name in SPANNED[metric]]].sum(axis=1)
+        if "decode" not in SPANNED[metric]:
+            values = values + table[:, -1]
         n, q = len(values), percentile / 100
         widest = max(BAND, min(WIDEST, (1 - q) / 2))
         half = min(widest, max(BAND, (NEAREST / 2 + 1) / n)) if n else widest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from phasemeter.phases.budget import SPANNED
+from phasemeter.phases.budget import SEGMENTS
 from phasemeter.report.html.markup import Markup, figure, table, tag, words
 from phasemeter.report.words import number
 
@@ -60,7 +60,7 @@ def bars(budget: Mapping[str, Any], metric: str) -> Markup | None:
         (tag("span", label), bar(segments, longest), tag("span", _ms(sum(segments.values())), class_="total"))
         for label, segments, _ in lines
     ]
-    names = [name for name in SPANNED[metric] if any(segments.get(name) for _, segments, _ in lines)]
+    names = [name for name in SEGMENTS if any(segments.get(name) for _, segments, _ in lines)]
     rows = [
         [
             label,
@@ -105,7 +105,7 @@ def side_by_side(budgets: Mapping[str, Mapping[str, Any]], metric: str) -> Marku
     if len(means) < 2:
         return None
     longest = max(sum(max(value, 0.0) for value in mean.values()) for mean in means.values())
-    used = [name for name in SPANNED[metric] if any(mean.get(name) for mean in means.values())]
+    used = [name for name in SEGMENTS if any(mean.get(name) for mean in means.values())]
     drawn = [
         (tag("span", name), bar(mean, longest), tag("span", _ms(sum(mean.values())), class_="total"))
         for name, mean in means.items()
