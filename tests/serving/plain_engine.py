@@ -25,9 +25,12 @@ class PlainEngine:
         self.now_ns = 0
         self.step: tuple[int, int, list[Request], list[str]] | None = None  # start, end, prefills, decodes
 
-    def submit(self, now_ns: int, request: Request) -> None:
+    def check(self, request: Request) -> None:
         if request.prompt_tokens + request.output_tokens > self.kv_tokens:
             raise UserError(f"request {request.request_id} is longer than the KV pool of {self.kv_tokens} tokens")
+
+    def submit(self, now_ns: int, request: Request) -> None:
+        self.check(request)
         self.waiting.append(request)
         self.made[request.request_id] = 0
         self._start(now_ns)

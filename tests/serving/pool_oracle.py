@@ -46,8 +46,8 @@ class Decode:
 
 
 class Pools:
-    """`blocks` of each engine of the two kinds, so `many` of each; a transfer of n tokens takes n × `token_ns`. Instants are ticks inside
-    an engine, ns between them."""
+    """`blocks` of each engine of the two kinds, so `many` of each; a transfer of n tokens takes n × `token_ns`. `late`: the first token
+    comes from the decode engine. Instants are ticks inside an engine, ns between them."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class Pools:
         many: tuple[int, int] = (1, 1),
         stages: int = 1,
         named: bool = False,
+        late: bool = False,
     ) -> None:
         self.size, self.model, self.limits, self.token_ns, self.stages = size, model, limits, token_ns, stages
-        self.blocks, self.named = blocks, named
+        self.blocks, self.named, self.late = blocks, named, late
         self.prefills = [Prefill(Blocks(blocks[0], size)) for _ in range(many[0])]
         self.decodes = [Decode(blocks[1]) for _ in range(many[1])]
         self.coming: list[Life] = []
@@ -120,7 +121,8 @@ class Pools:
             if ticks_of_ns(at) > t:
                 continue
             self.leaving.remove(out)
-            life.times.append(ticks_of_ns(at))
+            if not self.late:
+                life.times.append(ticks_of_ns(at))
             if life.done:
                 prefill.here.remove(life)
                 self.done.append(life)
@@ -152,6 +154,8 @@ class Pools:
     def end_prefill(self, engine: Prefill, t: int) -> None:
         for life in engine.batch:
             life.emitted, life.held = 1, life.request.prompt_tokens
+            if self.late:  # the prompt's last token is computed again, where the first answer token comes from
+                life.emitted, life.held = 0, life.held - 1
             if life.done:
                 self.let_go(engine, life)
             later = (self.stages - 1) * (ns_of_ticks(t) - ns_of_ticks(life.start))
@@ -206,7 +210,7 @@ class Pools:
     def pull(self, engine: Decode, t: int) -> None:
         while engine.offered:
             life = engine.offered[0]
-            blocks = self.of(life.request.prompt_tokens)
+            blocks = self.of(life.held)
             idle = sum(self.of(one.held) for one in (*engine.ready, *engine.pulling))
             if 20 * idle >= self.blocks[1] or blocks >= engine.free - self.due(engine):
                 break

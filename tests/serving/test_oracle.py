@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from phasemeter.serving.cluster import Split
 from phasemeter.serving.engine import Engine
-from phasemeter.serving.events import Finished, Preempted
+from phasemeter.serving.events import Finished, Preempted, Tokens
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.kv_cache import CountedKv, PagedKv
 from phasemeter.serving.kv_radix import RadixKv
 from phasemeter.serving.kv_reserved import ReservedKv
 from phasemeter.serving.policies import POLICIES
+from phasemeter.serving.policies.distserve import DistserveDecode, DistservePrefill
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
 from phasemeter.serving.step_shape import LinearStepTime
@@ -138,15 +139,22 @@ def test_pools_live_what_token_by_token_lives(seed: int) -> None:
         asked.append(Request(request_id=f"r{number}", prompt_tokens=prompt, output_tokens=output, arrival_ns=t))
     token_ns, named = random.choice([1003, 100_003, 1_000_003]), random.random() < 0.4
     many, stages = random.choice([(1, 1), (1, 2), (2, 1), (3, 2), (2, 3)]), random.choice([1, 1, 2, 3])
-    asked = sharing(random, asked, size) if named else asked
-    pools = Pools((blocks[0], blocks[1]), size, model, limits, token_ns, many=many, stages=stages, named=named)
+    asked, late = sharing(random, asked, size) if named else asked, random.random() < 0.4
+    pools = Pools(
+        (blocks[0], blocks[1]), size, model, limits, token_ns, many=many, stages=stages, named=named, late=late
+    )
     lives = pools.run(asked)
     kinds = (PagedKv if named else CountedKv, CountedKv)
+    tokens = random.random() < 0.3
     prefill, decode = (
-        [Engine(POLICIES[f"distserve_{role}"](), kind(all_of, size), model, limits) for _ in range(count)]
-        for role, kind, all_of, count in zip(("prefill", "decode"), kinds, blocks, many, strict=True)
-    )
-    split = Split(prefill, decode, Link(latency_s=0.0, bytes_per_s=1e9), token_ns, stages)
+        [Engine(policy, kind(all_of, size), model, limits, tokens=tokens) for policy in policies]
+        for policies, kind, all_of in zip(
+            ([DistservePrefill() for _ in range(many[0])], [DistserveDecode(emits_first=late) for _ in range(many[1])]),
+            kinds, blocks, strict=True,
+        )
+    )  # fmt: skip
+    link = Link(latency_s=0.0, bytes_per_s=1e9)
+    split = Split(prefill, decode, link, token_ns, stages, first_from_decode=late)
     events = []
     for request in asked:
         events += split.advance(request.arrival_ns - 1)
@@ -159,6 +167,11 @@ def test_pools_live_what_token_by_token_lives(seed: int) -> None:
         for t in truths
     }
     assert found == lived(lives)
+    if tokens and late:
+        firsts = {name: e.at_ns for e in events if isinstance(e, Tokens) for name in e.first}
+        assert firsts == {t.request_id: t.first_token_ns for t in truths}
+        told = [name for e in events if isinstance(e, Tokens) for name in (*e.first, *e.more)]
+        assert sorted(told) == sorted(r.request_id for r in asked for _ in range(r.output_tokens))
     assert all(engine.state.kv.free == engine.state.kv.total for engine in (*prefill, *decode))
     assert not split.moving and not any((*split.in_prefill, *split.in_decode))
 

@@ -7,9 +7,12 @@ from random import Random
 import pytest
 
 from phasemeter.errors import UserError
+from phasemeter.serving.cluster import Serving
+from phasemeter.serving.deploy import build
 from phasemeter.serving.engine import Engine
-from phasemeter.serving.events import Finished, Preempted, Prefilled, Pull, Truth
+from phasemeter.serving.events import Finished, Preempted, Prefilled, Pull, Tokens, Truth
 from phasemeter.serving.kv_cache import CountedKv
+from phasemeter.serving.plan import parse_plan
 from phasemeter.serving.policies import POLICIES
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import Limits
@@ -91,3 +94,69 @@ def test_a_one_token_answer_is_never_offered_to_decode() -> None:
     engine = Engine(POLICIES["distserve_decode"](), CountedKv(10), MODEL, Limits())
     with pytest.raises(UserError, match="nothing is left to decode"):
         engine.offer(0, Request(request_id="a", prompt_tokens=4, output_tokens=1, arrival_ns=0))
+
+
+PLAN = """
+workload: {{input_tokens: {{fixed: 1000}}, output_tokens: {{fixed: {output}}}, arrivals: {{constant: 1 req/s}}}}
+deployment:
+  model: opt-13b
+  hardware: A100-80G
+  step_time: {{linear: {{prefill_s: [0.020, 0.0001, 0.0], decode_s: [0.005, 0.0, 0.0]}}}}
+  split: {{first_token: {side}, link: {{bytes_per_s: 32.768 GB/s, latency: 0 s}}, {pools}}}
+"""
+
+
+def split_of(side: str, output: int, pools: str = "") -> Serving:
+    return build(parse_plan(PLAN.format(side=side, output=output, pools=pools)), tokens=True)
+
+
+def served_alone(serving: Serving, request: Request) -> tuple[Truth, list[int]]:
+    """Its truth and the instants of its tokens, as they are told, in ms."""
+    serving.submit(0, request)
+    instants: dict[int, None] = {}
+    truth: Truth | None = None
+    while (due := serving.due_ns()) is not None:
+        for event in serving.advance(due):
+            if isinstance(event, Prefilled) or (isinstance(event, Tokens) and (event.first or event.more)):
+                instants[event.at_ns // 10**6] = None
+            if isinstance(event, Finished):
+                truth = event.truth
+    assert truth is not None
+    return truth, list(instants)
+
+
+@pytest.mark.parametrize(
+    ("side", "output", "instants"),
+    [
+        ("prefill", 5, [120, 150, 155, 160, 165]),
+        ("decode", 5, [150, 155, 160, 165, 170]),
+        ("prefill", 1, [120]),
+        ("decode", 1, [150]),
+    ],
+)
+def test_the_first_token_leaves_the_side_that_the_plan_names(side: str, output: int, instants: list[int]) -> None:
+    """A prefill of 120 ms, 0.8192 GB of KV over 32.768 GB/s (25 ms), decode steps of 5 ms. By the decode side the prompt's last token is
+    computed again there: the first token comes with its first step, and each later one a step after it.
+    """
+    request = Request(request_id="r0", prompt_tokens=1000, output_tokens=output, arrival_ns=0)
+    truth, told = served_alone(split_of(side, output), request)
+    assert told == instants
+    assert (truth.prefill_end_ns, truth.first_token_ns, truth.finish_ns) == tuple(
+        ms * 10**6 for ms in (120, instants[0], instants[-1])
+    )
+    assert truth.output_tokens == output
+
+
+def test_who_is_too_long_for_the_decode_pool_is_refused_when_it_comes_and_not_in_the_middle() -> None:
+    serving = split_of("prefill", 5, "prefill: {kv_tokens: 4000}, decode: {kv_tokens: 1200}")
+    with pytest.raises(UserError, match="needs KV for 1299 tokens, the pool can give one request 1184"):
+        serving.submit(0, Request(request_id="r0", prompt_tokens=1000, output_tokens=300, arrival_ns=0))
+    assert serving.due_ns() is None
+    one = Request(request_id="r1", prompt_tokens=1190, output_tokens=1, arrival_ns=0)
+    assert served_alone(serving, one)[0].finish_ns == 139 * 10**6  # it never goes there
+
+
+def test_a_prefill_pool_needs_room_for_prompts_alone() -> None:
+    serving = split_of("prefill", 300, "prefill: {kv_tokens: 1008}, decode: {kv_tokens: 4000}")
+    truth, _ = served_alone(serving, Request(request_id="r0", prompt_tokens=1000, output_tokens=300, arrival_ns=0))
+    assert truth.finish_ns == (145 + 299 * 5) * 10**6

@@ -152,6 +152,8 @@ def _show(document: dict[str, Any]) -> None:
         print(f"{name:>14} " + " ".join(f"{value:>9}" for value in values))
     simulation = document["simulation"]
     for name, spread in simulation["phases"].items():
+        if name == "handoff" and not spread["mean"]:
+            continue  # prefill's last step gives the first token
         print(f"{name:>14} " + " ".join(f"{_ms(spread[key]):>9}" for key in ("mean", "p50", "p95", "p99")))
     load, throughput = simulation["load"], document["throughput"]
     per_s, tokens_per_s = throughput.get("requests_per_s"), throughput.get("output_tokens_per_s")

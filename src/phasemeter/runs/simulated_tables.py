@@ -23,7 +23,7 @@ from phasemeter.serving.ended import Ended, Refused, Served
 from phasemeter.serving.events import Truth
 from phasemeter.serving.simulate import phases_of, row_of
 
-PHASES = ("queue", "prefill", "decode", "stall_prefill", "stall_mixed", "stall_preempted")
+PHASES = ("queue", "prefill", "handoff", "decode", "stall_prefill", "stall_mixed", "stall_preempted")
 ROW_COLUMNS = {
     "due_ns": "arrival_ns", "send_start_ns": "arrival_ns", "sent_ns": "arrival_ns", "headers_ns": "first_token_ns",
     "first_read_ns": "first_token_ns", "first_chunk_ns": "first_token_ns", "first_token_ns": "first_token_ns",
@@ -33,7 +33,7 @@ ROW_COLUMNS = {
 }  # fmt: skip
 INSTANTS = {
     "arrival": "arrival_ns", "queue_enter": "queue_enter_ns", "prefill_start": "prefill_start_ns",
-    "prefill_end": "prefill_end_ns", "decode_end": "finish_ns",
+    "prefill_end": "prefill_end_ns", "first_token": "first_token_ns", "decode_end": "finish_ns",
 }  # fmt: skip
 FURTHER = {
     "request_arrival_ts": "arrival_ns", "queue_enter_ts": "queue_enter_ns", "prefill_start_ts": "prefill_start_ns",
@@ -49,9 +49,11 @@ Floats = npt.NDArray[np.float64]
 def phases_s(ended: Ended, kept: Places) -> dict[str, Floats]:
     """Seconds of each phase (`phases_of` a request) of the requests at the places `kept`."""
     start, first = ended.column("prefill_start_ns", kept), ended.column("first_token_ns", kept)
+    end = ended.column("prefill_end_ns", kept)
     found = {
         "queue": start - ended.column("queue_enter_ns", kept),
-        "prefill": ended.column("prefill_end_ns", kept) - start,
+        "prefill": end - start,
+        "handoff": first - end,
         "decode": ended.column("finish_ns", kept) - first,
     } | {name: ended.column(f"{name}_ns", kept) for name in PHASES if name.startswith("stall")}
     return {name: values / 1e9 for name, values in found.items()}

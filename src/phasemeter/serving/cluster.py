@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from phasemeter.serving.events import Aborted, Event, Finished, Prefilled, Pull, Truth
+from phasemeter.serving.events import Aborted, Event, Finished, Prefilled, Pull, Tokens, Truth
 from phasemeter.serving.hardware import Link
 from phasemeter.serving.routers import Router, shortest_queue
 from phasemeter.serving.sequence import Request
@@ -35,6 +35,7 @@ class Serving(Protocol):
 class PoolEngine(Serving, Protocol):
     """An engine of a prefill or decode pool."""
 
+    def check(self, request: Request) -> None: ...
     def offer(self, now_ns: int, request: Request) -> None: ...
     def release(self, now_ns: int, request_id: str) -> None: ...
     def delivered(self, now_ns: int, request_id: str) -> None: ...
@@ -123,6 +124,9 @@ class Split:
     there until a decode engine, the one with the fewest, has room and has pulled it over the prefill engine's link, one
     transfer at a time. `stages`: pipeline stages of a prefill engine, whose step time is one stage's: batches follow each
     other at that pace and leave `stages − 1` such times later.
+
+    `first_from_decode`: nobody hears of the token that prefill found. The decode engine computes the prompt's last token again once
+    the KV is there, and its first step gives the first token (as vLLM's prefill and decode instances behind a proxy do).
     """
 
     def __init__(
@@ -132,8 +136,11 @@ class Split:
         link: Link,
         kv_bytes_per_token: float,
         stages: int,
+        *,
+        first_from_decode: bool = False,
     ) -> None:
         self.prefill, self.decode = prefill, decode
+        self.first_from_decode = first_from_decode
         self.link, self.kv_bytes_per_token, self.stages = link, kv_bytes_per_token, stages
         self.in_prefill = [0] * len(prefill)
         self.in_decode = [0] * len(decode)
@@ -145,8 +152,11 @@ class Split:
 
     def submit(self, now_ns: int, request: Request) -> None:
         """Raises UserError for a request that no engine could ever serve."""
+        if request.output_tokens > 1 or self.first_from_decode:
+            self.decode[0].check(request)
         at = shortest_queue(self.in_prefill, 0, request)
-        self.prefill[at].submit(now_ns, request)
+        alone = self.first_from_decode and request.output_tokens == 1  # prefill keeps its KV all the same
+        self.prefill[at].submit(now_ns, msgspec.structs.replace(request, output_tokens=2) if alone else request)
         self.in_prefill[at] += 1
         self.moving[request.request_id] = _Moving(request, at)
 
@@ -187,6 +197,8 @@ class Split:
             elif isinstance(event, Prefilled | Finished):  # finished: one token was all it wanted, its KV is gone
                 self.moving[event.request_id].out = True
                 heapq.heappush(self.pending, (event.at_ns + self._stage_delay_ns(event.truth), next(self.order), event))
+            elif isinstance(event, Tokens) and self.first_from_decode:
+                told.append(Tokens(event.start_ns, event.at_ns, (), ()))
             else:
                 told.append(event)
 
@@ -215,7 +227,8 @@ class Split:
         moving.prefill = msgspec.structs.replace(
             event.truth, prefill_end_ns=out_ns, first_token_ns=out_ns, finish_ns=out_ns
         )
-        told.append(Prefilled(out_ns, event.request_id, moving.prefill))
+        if not self.first_from_decode:
+            told.append(Prefilled(out_ns, event.request_id, moving.prefill))
         if isinstance(event, Finished):
             self.in_prefill[moving.source] -= 1
             told.append(Finished(out_ns, event.request_id, moving.prefill))
@@ -278,7 +291,7 @@ class Split:
             queue_enter_ns=first.queue_enter_ns,
             prefill_start_ns=first.prefill_start_ns,
             prefill_end_ns=first.prefill_end_ns,
-            first_token_ns=first.first_token_ns,
+            first_token_ns=(event.truth if self.first_from_decode else first).first_token_ns,
         )
         return Finished(event.at_ns, event.request_id, whole)
 

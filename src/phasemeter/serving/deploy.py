@@ -115,6 +115,7 @@ def build(plan: Plan, *, tokens: bool, sample_every: int = 0) -> Serving:
             Link(latency_s=latency_s, bytes_per_s=bytes_per_s),
             decode.deployment.kv_bytes_per_token,
             stages,
+            first_from_decode=spec.split.first_token == "decode",
         )
     router = ROUTERS.get(spec.router)
     if router is None:
@@ -201,7 +202,7 @@ class Fanned(Replica):
         if request.samples == 1:
             super().submit(now_ns, request)
             return
-        self._check(msgspec.structs.replace(request, samples=1))
+        self.check(msgspec.structs.replace(request, samples=1))
         for one in self.families.split(request, self.state.kv.block_size):
             super().submit(now_ns, one)
 
@@ -229,6 +230,8 @@ class Fanned(Replica):
 def _engine(plan: Plan, pool: Pool, policy_name: str, tokens: bool) -> Replica:
     spec = plan.deployment
     options = {} if policy_name in POOL_POLICIES else dict(spec.policy_options)
+    if policy_name == "distserve_decode" and spec.split is not None:
+        options["emits_first"] = spec.split.first_token == "decode"
     reserve = options.pop("reserve", "max")
     if policy_name in CHUNKED and spec.max_num_batched_tokens is not None:
         options.setdefault("chunk_size", spec.max_num_batched_tokens)

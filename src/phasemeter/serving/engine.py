@@ -84,17 +84,18 @@ class Engine(StepEnds):
     def submit(self, now_ns: int, request: Request) -> None:
         """`request` enters the queue. Raises UserError for one that this replica could never serve."""
         if request.samples > 1 or request.prompt_tokens + request.output_tokens > self._served_length:
-            self._check(request)
+            self.check(request)
         inbox = self._inbox
         if inbox and now_ns < inbox[-1][0]:
             raise self._backwards(now_ns)
         inbox.append((now_ns, "waiting", request))
 
     def offer(self, now_ns: int, request: Request) -> None:
-        """For a decode pool: `request` was prefilled elsewhere and has its first token. `Pull` says when its KV may come."""
-        if request.output_tokens < 2:
+        """For a decode pool: `request` was prefilled elsewhere, and has its first token if that isn't this pool's to emit. `Pull` says
+        when its KV may come."""
+        if request.output_tokens < 2 and not self.policy.emits_first:
             raise UserError(f"request {request.request_id}: its one token came from prefill, nothing is left to decode")
-        self._check(request)
+        self.check(request)
         self._put(now_ns, "offer", request)
 
     def delivered(self, now_ns: int, request_id: str) -> None:
@@ -149,9 +150,11 @@ class Engine(StepEnds):
 
     # a step's beginning
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """Raises UserError for a request that this replica could never serve."""
         limits = self.state.limits
         longest = request.prompt_tokens + request.output_tokens - 1
+        held = request.prompt_tokens if self.policy.prefill_only else longest
         who = f"request {request.request_id}"
         if request.samples > 1 and not self.policy.samples:
             raise UserError(
@@ -163,9 +166,9 @@ class Engine(StepEnds):
             )
         kv = self.state.kv
         if request.samples == 1 or isinstance(kv, ReservedKv):  # every sample has its own
-            if longest * request.samples > self._largest_tokens:
+            if held * request.samples > self._largest_tokens:
                 raise UserError(
-                    f"{who}: needs KV for {longest * request.samples} tokens, "
+                    f"{who}: needs KV for {held * request.samples} tokens, "
                     f"the pool can give one request {self._largest_tokens}"
                 )
         else:  # they share the prompt's full blocks; a block begun is a block taken, in each sample
@@ -206,7 +209,10 @@ class Engine(StepEnds):
                 if what == "waiting":
                     state.waiting.append(sequence)
                 else:
-                    sequence.generated, sequence.computed = 1, prompt
+                    if self.policy.emits_first:  # the prompt's last token is computed again: it gives the first one
+                        sequence.target = sequence.computed = prompt - 1
+                    else:
+                        sequence.generated, sequence.computed = 1, prompt
                     state.unpulled.append(sequence)
             elif what == "delivered":
                 sequence = state.in_flight.pop(request.request_id)
@@ -348,9 +354,9 @@ class Engine(StepEnds):
             self._chunks, self._mixed_extra, self._busy = chunks, extra, True
 
     def _note_moves(self, t: int, chunks: list[Chunk]) -> bool:
-        """Stalls and events of what the policy did at the step's start; whether somebody had to go."""
+        """Stalls and events of what the policy did at the step's start; whether it has to be asked after one step."""
         state, tell = self.state, not self.requests_only
-        preempted = state.preempted_now
+        once = state.preempted_now
         state.moved = state.preempted_now = False
         at_ns = ns_of_ticks(t)
         for sequence, how in state._preempted:
@@ -366,16 +372,19 @@ class Engine(StepEnds):
         for sequence in state._resumed:
             sequence._prefill_mark, sequence._mixed_mark = self._prefill_total, self._mixed_total
             sequence._first_step = self.steps
-            if sequence._first_token_t < 0:  # it came with its first token
-                sequence._first_token_t = sequence._enter_ns << TICK_BITS
+            if sequence._first_token_t < 0:
+                if sequence.generated:  # it came with its first token
+                    sequence._first_token_t = sequence._enter_ns << TICK_BITS
+                else:  # its first one comes with this very step
+                    once = True
             self._start(sequence, t, at_ns)
         for sequence in state._pulled:
-            self._events.append(Pull(at_ns, sequence._request.request_id, sequence.target))
+            self._events.append(Pull(at_ns, sequence._request.request_id, sequence.prompt_tokens))
         state._pulled.clear()
         for sequence, _ in chunks:
             if sequence._prefill_start_t < 0:
                 self._start(sequence, t, at_ns)
-        return preempted
+        return once
 
     def _start(self, sequence: Sequence, t: int, at_ns: int) -> None:
         if sequence._prefill_start_t < 0:

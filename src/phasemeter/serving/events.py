@@ -13,7 +13,8 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
     """What happened to one request, as only the engine can know it.
 
     `queue_enter_ns` equals `arrival_ns` inside one engine (a cluster may queue before it). `prefill_end_ns` is the end of the step
-    that computed the prompt's last token; the first token is emitted at that same instant, so first-token hand-off is 0.
+    that computed the prompt's last token; the first token is emitted at that same instant, so first-token hand-off is 0, but for a
+    split whose decode side hands it out.
     Stalls are parts of finish − first token: `stall_prefill_ns` (steps that ran others' prompts and left it out),
     `stall_mixed_ns` (what others' chunks added to steps it was in), `stall_preempted_ns` (from each preemption to the next token).
     It emitted its first token at the end of step `spans[0][0]` and one at the end of each decode step up to `spans[0][1]`; a

@@ -7,7 +7,7 @@ the building of engines (deploy.py).
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -72,11 +72,12 @@ class LinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SplitSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prefill and decode on instances of their own (DistServe)."""
+    """Prefill and decode on instances of their own (DistServe). `first_token`: which of them hands out the first one."""
 
     prefill: PoolSpec = PoolSpec()
     decode: PoolSpec = PoolSpec()
     link: LinkSpec = LinkSpec()
+    first_token: Literal["prefill", "decode"] = "prefill"
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -339,7 +340,8 @@ def _pool(plan: Plan, path: str, pool: PoolSpec) -> Pool:
         raise UserError(
             f"`workload.input_tokens`: a prompt of {longest} tokens is longer than the KV pool of {kv_tokens}"
         )
-    _check_shortest(plan, min(kv_tokens, spec.max_model_len or model.max_context_tokens))
+    holds = model.max_context_tokens if path == "deployment.split.prefill" else kv_tokens  # no answer is kept there
+    _check_shortest(plan, min(holds, spec.max_model_len or model.max_context_tokens))
     if step_time.linear is not None and step_time.tables is not None:
         raise UserError(f"`{path}.step_time`: linear or tables, not both")
     tables = plan.tables.get(step_time.tables) if step_time.tables is not None else None

@@ -214,7 +214,12 @@ def keys() -> frozenset[str]:
     step = {f"step_time.{one}" for one in ("linear", "file", "tables", "step_overhead", "sequence_overhead", "scale")}
     pools = {f"{pool}.{one}" for pool in POOLS for one in PoolSpec.__struct_fields__}
     pools |= {f"{pool}.{one}" for pool in POOLS for one in step}
-    return frozenset(plain | step | pools | {*POOLS, "split.link", "split.link.bytes_per_s", "split.link.latency"})
+    return frozenset(
+        plain
+        | step
+        | pools
+        | {*POOLS, "split.link", "split.link.bytes_per_s", "split.link.latency", "split.first_token"}
+    )
 
 
 def _check_key(path: str, key: str) -> None:

@@ -248,10 +248,11 @@ def row_of(one: Served | Refused) -> RequestRow:
 
 
 def phases_of(truth: Truth) -> dict[str, float]:
-    """Seconds of each phase; queue + prefill = TTFT, and decode holds the three kinds of stall."""
+    """Seconds of each phase; queue + prefill + handoff = TTFT, and decode holds the three kinds of stall."""
     return {
         "queue": (truth.prefill_start_ns - truth.queue_enter_ns) / 1e9,
         "prefill": (truth.prefill_end_ns - truth.prefill_start_ns) / 1e9,
+        "handoff": (truth.first_token_ns - truth.prefill_end_ns) / 1e9,
         "decode": (truth.finish_ns - truth.first_token_ns) / 1e9,
         "stall_prefill": truth.stall_prefill_ns / 1e9,
         "stall_mixed": truth.stall_mixed_ns / 1e9,

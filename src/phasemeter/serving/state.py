@@ -165,7 +165,8 @@ class Policy(Protocol):
     `largest` answers how many tokens of KV one sequence may reach and how many tokens it may have to prefill (None: any): more
     could never be served. `reserves`: it needs a ReservedKv. `padded`: a batch costs as if all were as long as its longest,
     and holds its seats until all have ended. `null_blocks` are taken from the pool for good. `prefill_only`: an engine's
-    sequences leave with their first token and hold their KV until released. `samples`: it runs requests of several samples;
+    sequences leave with their first token and hold their KV until released. `emits_first`: those that come with their KV have no
+    token yet. `samples`: it runs requests of several samples;
     `alone`: why it doesn't.
     """
 
@@ -173,6 +174,7 @@ class Policy(Protocol):
     padded: bool
     null_blocks: int
     prefill_only: bool
+    emits_first: bool
     samples: bool
     alone: str
 
@@ -188,6 +190,7 @@ class Plain:
     padded = False
     null_blocks = 0
     prefill_only = False
+    emits_first = False
     samples = False
     alone = "its scheduler knows one sequence a request"
 

@@ -101,7 +101,9 @@ class StepEnds:
         first = tuple(s._request.request_id for s, new in self._chunks if s.computed + new == s.target)
         more: tuple[str, ...] = ()
         if self._decoding:
-            more = tuple(s._request.request_id for s in self.state.running if s._finish_at >= 0)
+            decoding = [s for s in self.state.running if s._finish_at >= 0]
+            first += tuple(s._request.request_id for s in decoding if s._first_token_t < 0)
+            more = tuple(s._request.request_id for s in decoding if s._first_token_t >= 0)
         self._complete()
         self._events.insert(told, Tokens(ns_of_ticks(self._start_t), ns_of_ticks(self._end_t), first, more))
 
@@ -115,6 +117,8 @@ class StepEnds:
 
     def _end_interruptions(self, t: int, mixed_mark: int) -> None:
         for sequence in self.state._resumed:
+            if sequence._first_token_t < 0:
+                sequence._first_token_t = t
             if sequence._preempted_t >= 0:
                 sequence._preempted_stall += t - sequence._preempted_t
                 sequence._preempted_t = -1

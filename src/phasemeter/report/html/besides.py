@@ -14,7 +14,8 @@ from phasemeter.report.words import DASH, number
 Document = Mapping[str, Any]
 ERRORS_SHOWN, LETTERS = 20, 400
 SIMULATED_PHASES = {
-    "queue": "queue", "prefill": "prefill", "decode": "decode", "stall_prefill": "stalled by others' prefill",
+    "queue": "queue", "prefill": "prefill", "handoff": "hand-off of the first token", "decode": "decode",
+    "stall_prefill": "stalled by others' prefill",
     "stall_mixed": "slowed by mixed steps", "stall_preempted": "stalled by preemption",
 }  # fmt: skip
 

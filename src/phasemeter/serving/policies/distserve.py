@@ -45,8 +45,9 @@ class DistserveDecode(Plain):
 
     alone = ONE_ANSWER
 
-    def __init__(self, waiting_share: float = 0.05) -> None:
+    def __init__(self, waiting_share: float = 0.05, *, emits_first: bool = False) -> None:
         self.waiting_share = waiting_share
+        self.emits_first = emits_first
 
     def largest(self, kv: Kv, limits: Limits) -> tuple[int, int | None]:
         return (kv.total - 1) * kv.block_size, None  # a pull leaves a block for the next token
