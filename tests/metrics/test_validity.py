@@ -50,6 +50,8 @@ def test_a_sound_run_is_valid() -> None:
         ("growing_queue", but(trend=3.0), FACTS, "suspect"),
         ("token_counts", but(token_mismatches=100), FACTS, "suspect"),
         ("input_lengths", but(input_ratio=1.312), FACTS, "suspect"),
+        ("input_lengths", but(input_ratio=2.6), RunFacts(history=True), "ok"),
+        ("input_lengths", but(input_ratio=0.6), RunFacts(history=True), "suspect"),
         ("output_lengths", but(output_ratio=0.7), FACTS, "suspect"),
         ("prefix_cache", but(cached_share=0.6), FACTS, "suspect"),
         ("prefix_cache", but(cached_share=0.6), RunFacts(unique_prompts=False), "ok"),

@@ -139,11 +139,25 @@ def test_prompts_are_as_long_as_asked_by_the_servers_own_count_and_all_different
 
 def test_prefixes_are_shared_within_a_group_and_differ_between_groups(bench: Bench) -> None:
     with served() as server:
-        bench(server.url, "--requests", "20", "--prefix", "2:30", "--input-tokens", "10")
+        ran = bench(server.url, "--requests", "20", "--prefix", "2:30", "--input-tokens", "10")
         heads = Counter(" ".join(text_of(request).split()[:30]) for request in server.measured)
         texts = {text_of(request) for request in server.measured}
     assert len(heads) == 2 and sum(heads.values()) == 20
     assert len(texts) == 20
+    assert checked(ran)["prefix_cache"]["evidence"] == "prompts were meant to share text"
+
+
+def checked(ran: Ran) -> dict[str, dict[str, str]]:
+    return {check["id"]: check for check in ran.result["validity"]["checks"]}
+
+
+def test_a_history_that_was_asked_for_is_no_fault_of_a_run(bench: Bench) -> None:
+    with served() as server:
+        checks = checked(bench(server.url, "--turns", "3", "--requests", "6", "--input-tokens", "20"))
+        alone = checked(bench(server.url, "--requests", "6", "--input-tokens", "20"))
+    assert checks["prefix_cache"]["evidence"] == "prompts were meant to share text"
+    assert checks["input_lengths"]["verdict"] == "ok" and "said before" in checks["input_lengths"]["evidence"]
+    assert "meant to share" not in alone["prefix_cache"]["evidence"]
 
 
 def test_token_ids_are_sent_as_such(bench: Bench) -> None:

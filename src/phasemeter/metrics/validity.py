@@ -26,6 +26,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     clock_step_s: float | None = None  # the largest jump of the wall clock against the monotonic one
     stamps: str | None = None  # kernel | user
     unique_prompts: bool | None = None  # prompts were meant to share nothing
+    history: bool = False  # later turns carry what was said before them, beside the length that was asked
     file_descriptors: tuple[int, int] | None = None  # (needed, allowed)
     cache_counters: tuple[float, float] | None = (
         None  # tokens (found in the prefix cache, looked up): the server's, this run's window
@@ -189,6 +190,9 @@ def _tokens(seen: Seen, facts: RunFacts) -> _Found:
 def _input_lengths(seen: Seen, facts: RunFacts) -> _Found:
     if seen.input_ratio is None:
         return _Found("unknown", "asked or realised input lengths are not known")
+    if facts.history and seen.input_ratio > 1:
+        more = f"{seen.input_excess or 0:+.1f} tokens in the mean"
+        return _Found("ok", f"asked is each turn's own message, realised holds what was said before it too ({more})")
     text = f"realised input tokens are {seen.input_ratio:.3f} of asked in the mean ({seen.input_excess or 0:+.1f} tokens, threshold 10 %)"
     return _Found(
         _by(abs(seen.input_ratio - 1), 0.1),

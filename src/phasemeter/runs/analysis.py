@@ -136,16 +136,23 @@ class Rows:
             started_ns=directory.start_ns if known.started_ns is None else known.started_ns,
             ended_ns=ended_ns or known.ended_ns,
             unique_prompts=self._unique_prompts(),
+            history=self._turns > 1,
         )
 
     def _planned_requests(self) -> int | None:
         """How many requests the plan has, where it is a plain number: what a run that was cut off never came to spool is unsent."""
-        told, turns = self.manifest, (self.manifest.body or {}).get("turns") or 1
-        return told.requests if told.duration_s is None and turns == 1 else None
+        told = self.manifest
+        return told.requests if told.duration_s is None and self._turns == 1 else None
 
     def _unique_prompts(self) -> bool | None:
-        prompts = (self.manifest.body or {}).get("prompts")
-        return None if prompts is None else prompts == GENERATED
+        """Shared prefixes and a conversation's history are shared text that was asked for."""
+        told = self.manifest.body or {}
+        prompts, shared = told.get("prompts"), told.get("prefix") or self._turns > 1
+        return None if prompts is None else prompts == GENERATED and not shared
+
+    @property
+    def _turns(self) -> int:
+        return (self.manifest.body or {}).get("turns") or 1
 
 
 def _settle(directory: RunDirectory) -> None:
