@@ -16,7 +16,6 @@ from phasemeter.workload.arrivals import (
     cv_of_burstiness,
     offsets_ns,
     parse_arrivals,
-    scaled_ns,
     warnings_of,
 )
 from phasemeter.workload.streams import Stream
@@ -121,10 +120,6 @@ def test_a_uniform_draw_reaches_neither_zero_nor_one(bits: int, monkeypatch: pyt
     monkeypatch.setattr(Stream, "bits", lambda _self: bits)
     assert 0 < Stream(0, "t").random() < 1
     assert Stream(0, "t").exponential() > 0
-
-
-def test_scaling_divides_gaps_whatever_the_stamps_were() -> None:
-    assert [scaled_ns(offset, 50) for offset in (0, 10**9, 3 * 10**9)] == [0, 20_000_000, 60_000_000]
 
 
 @pytest.mark.parametrize(

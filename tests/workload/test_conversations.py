@@ -8,7 +8,7 @@ import json
 import pytest
 
 from phasemeter.errors import FileError
-from phasemeter.workload.conversations import Conversation, follow, next_messages, next_turn, start
+from phasemeter.workload.conversations import next_messages
 from phasemeter.workload.prompt_files import read_prompts
 
 
@@ -18,29 +18,23 @@ def server(messages: object) -> str:
 
 
 def test_two_hundred_users_of_eight_turns_keep_every_history_right_in_any_order() -> None:
-    users = {u: start(f"c{u}", [f"u{u} t{t}" for t in range(8)], system="s") for u in range(200)}
-    truth = {u: [{"role": "system", "content": "s"}, {"role": "user", "content": f"u{u} t0"}] for u in users}
+    sent = {u: [{"role": "system", "content": "s"}, {"role": "user", "content": f"u{u} t0"}] for u in range(200)}
+    truth = {u: list(messages) for u, messages in sent.items()}
     for turn in range(8):
-        for user in sorted(users, key=lambda u: (u * 37 + turn) % 200):
-            conversation = users[user]
-            assert list(conversation.messages) == truth[user]
+        for user in sorted(sent, key=lambda u: (u * 37 + turn) % 200):
             answer = server(truth[user])
             truth[user] += [
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": f"u{user} t{turn + 1}"},
             ]
-            following = follow(conversation, answer)
-            assert (following is None) == (turn == 7)
-            users[user] = following or conversation
-    assert {c.turn for c in users.values()} == {7}
+            sent[user] = next_messages(sent[user], server(sent[user]), f"u{user} t{turn + 1}")
+    assert sent == truth
 
 
-def test_the_next_turns_messages_are_the_sent_ones_the_answer_and_the_next_text() -> None:
-    conversation = Conversation(conversation="c", messages=({"role": "user", "content": "a"},), waiting=("b",))
+def test_an_empty_answer_is_a_part_of_the_history() -> None:
+    sent = ({"role": "user", "content": "a"},)
     wanted = [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}, {"role": "user", "content": "b"}]
-    assert list(next_turn(conversation, "") or ()) == wanted
-    assert next_messages(conversation.messages, "", "b") == wanted
-    assert next_turn(start("c", ["only"]), "x") is None
+    assert next_messages(sent, "", "b") == wanted
 
 
 def test_prompt_rows_of_all_forms_are_read() -> None:

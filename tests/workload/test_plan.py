@@ -17,7 +17,6 @@ from phasemeter.workload.plan import (
     WorkloadClass,
     WorkloadSpec,
     check,
-    concurrency_words,
     parse_concurrency,
     parse_models,
     parse_prefix,
@@ -96,7 +95,6 @@ def test_unlimited_has_a_spelling_of_its_own() -> None:
     assert parse_concurrency(None) is None
     assert parse_concurrency("unlimited") is None
     assert parse_concurrency("8") == 8
-    assert concurrency_words(None) == "unlimited"
 
 
 @pytest.mark.parametrize(

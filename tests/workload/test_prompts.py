@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phasemeter.records.request import PlannedRequest
-from phasemeter.workload.length_model import LengthModel, check_tokenizer, fit_length_model
+from phasemeter.workload.length_model import LengthModel, fit_length_model
 from phasemeter.workload.prompts import PromptOptions, fit, prompt_for
 
 PIECES = {1: "a", 2: "b", 3: "c", 4: "d", 5: "bc", 6: "ab", 7: "cd", 8: "xx", 9: "x"}
@@ -155,12 +155,3 @@ def test_one_length_is_enough_for_that_length() -> None:
     for counted in (541, 1100, 350):
         model = fit_length_model([(500, counted)] * 2)
         assert abs(model.words_for(counted) - 500) <= 1
-
-
-def test_a_template_is_told_from_another_tokenizer() -> None:
-    template = check_tokenizer([(1500, 1541)])
-    assert (template.template_overhead, template.warning) == (41, None)
-    other = check_tokenizer([(1000, 1312), (500, 657)])
-    assert other.ratios == (1.312, 1.314)
-    assert other.warning == "tokenizer_mismatch"
-    assert check_tokenizer([(1000, 990), (500, 495)]).warning == "tokenizer_mismatch"

@@ -19,7 +19,6 @@ from phasemeter.contract.model import (
     Capacity,
     Contract,
     Objective,
-    Workload,
 )
 from phasemeter.contract.reading import ARRIVALS, LENGTHS, THINK
 from phasemeter.metrics.definitions import BOUNDARIES
@@ -223,8 +222,3 @@ def _choice(kinds: dict[str, tuple[str, ...]], beside: tuple[str, ...] = ()) -> 
     names = (*kinds, *beside)
     one = _closed({name: {} for name in names}) | {"minProperties": 1, "maxProperties": 1 + len(beside)}
     return {"anyOf": [{"type": ["integer", "string"]}, one]}
-
-
-def led_by(workload: Workload) -> str:
-    """Which goal leads for this kind of workload, in words."""
-    return _LEADS.get(workload.kind or "", "")

@@ -281,11 +281,6 @@ ENGINES: Mapping[str, tuple[Row, ...]] = {
 UNPREFIXED = frozenset({"nim"})  # engines whose names are common words: their latency histograms have to be there
 RAY_WRAPS = ("vllm_", "sglang_")  # engines whose metrics Ray serves under `ray_`: ray-project/ray#52719
 
-# what a reader may look for everywhere: said to be absent rather than left out
-WANTED: Mapping[str, tuple[str, ...]] = {
-    engine: tuple(row.key for row in rows if row.split is None) for engine, rows in ENGINES.items()
-}
-
 # labels that tell one engine, worker or process from another: a new value of one is a process that was not up before
 IDENTITY_LABELS = frozenset(
     {

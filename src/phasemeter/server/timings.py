@@ -93,7 +93,7 @@ def _simple(
     return reader
 
 
-MS, NS, US = 1e-3, 1e-9, 1e-6
+MS, NS = 1e-3, 1e-9
 
 VLLM_METRICS = (
     _Field("queue_time_ms", "queue", MS, "queue_enter", "prefill_start", "first scheduled − queued"),

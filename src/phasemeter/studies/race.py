@@ -25,7 +25,6 @@ ALIKE = 3  # looks of so many times a stage's size are still of one length for a
 CAUTION = 0.85  # of what a short look is sure of: who can't carry as much is not looked at
 SCREENED = 0.99
 SURE = 0.95
-NEARLY_ALL = 0.98  # of a ceiling: the highest rate a search begins at
 GUESS = 0.6  # of a ceiling: where a search begins that knows nothing
 
 

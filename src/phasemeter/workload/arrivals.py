@@ -302,11 +302,6 @@ def think_ns(arrivals: Arrivals, seed: int, index: int) -> int:
     return sample_ns(arrivals.think, Stream(seed, "think", index))
 
 
-def scaled_ns(offset_ns: int, rate_scale: float) -> int:
-    """A trace's offset played `rate_scale` times as fast: offsets count from the first request, so gaps scale and stamps don't matter."""
-    return round(offset_ns / rate_scale)
-
-
 def warnings_of(arrivals: Arrivals, concurrency: int | None) -> tuple[str, ...]:
     """What to tell a person before the run: `unlimited_burst` for rate inf without a cap, and the pattern's own notes."""
     if arrivals.kind == "inf" and concurrency is None:

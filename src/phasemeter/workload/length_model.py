@@ -1,8 +1,7 @@
 """How many words make how many tokens: assumed at first, corrected from what the server counted.
 
-Lives here: the line `prompt_tokens = template_overhead + tokens_per_word · words`, its fit, and what a client's own
-tokenizer count against
-the server's says. Must not live here: making the text (prompts.py).
+Lives here: the line `prompt_tokens = template_overhead + tokens_per_word · words`, and its fit. Must not live here: making the text
+(prompts.py).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 
 TEMPLATE_MAX_TOKENS = 128  # a chat template's own text; a larger constant is called a mismatch
-SLOPE_TOLERANCE = 0.02
 
 
 class LengthModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +41,7 @@ def fit_length_model(pairs: Sequence[tuple[int, int]]) -> LengthModel:
     """The model behind (words sent, prompt_tokens that the server counted) pairs of warm-up requests.
 
     Two lengths or more give slope and constant. One length can't tell them apart: a surplus of up to 128 tokens over a
-    word a token is taken for the
-    template, anything else for the slope; either way that length comes out right.
+    word a token is taken for the template, anything else for the slope; either way that length comes out right.
     """
     usable = [(words, tokens) for words, tokens in pairs if words > 0 and tokens > 0]
     if not usable:
@@ -57,27 +54,3 @@ def fit_length_model(pairs: Sequence[tuple[int, int]]) -> LengthModel:
     if 0 <= surplus <= min(TEMPLATE_MAX_TOKENS, tokens / 2):
         return LengthModel(template_overhead=round(surplus), pairs=len(usable))
     return LengthModel(tokens_per_word=tokens / words, pairs=len(usable))
-
-
-class TokenizerCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's text tokens against the server's prompt tokens: a constant surplus is a template, a ratio is another tokenizer."""
-
-    ratios: tuple[float, ...]
-    template_overhead: int | None  # the surplus, where it is a constant
-    warning: str | None  # `tokenizer_mismatch`
-
-
-def check_tokenizer(pairs: Sequence[tuple[int, int]]) -> TokenizerCheck:
-    """Judge (client text tokens, server prompt tokens) pairs. Nothing is ever replaced by a guess: a mismatch is said."""
-    ratios = tuple(server / client for client, server in pairs if client)
-    if not ratios:
-        return TokenizerCheck(ratios=(), template_overhead=None, warning=None)
-    surplus = [server - client for client, server in pairs]
-    line = _line(pairs)
-    constant = min(surplus) >= 0 and max(surplus) <= TEMPLATE_MAX_TOKENS
-    if line is not None:
-        shortest, longest = min(c for c, _ in pairs), max(c for c, _ in pairs)
-        drift = abs(line[0] - 1.0) * (longest - shortest)
-        constant = constant and (abs(line[0] - 1.0) <= SLOPE_TOLERANCE or drift <= 2)
-    overhead = round(sum(surplus) / len(surplus)) if constant else None
-    return TokenizerCheck(ratios=ratios, template_overhead=overhead, warning=None if constant else "tokenizer_mismatch")

@@ -22,8 +22,6 @@ from phasemeter.workload.arrivals import Arrivals
 from phasemeter.workload.lengths import Lengths, sample
 from phasemeter.workload.streams import Stream, stable_hash
 
-DEFAULT_WARMUP_REQUESTS = 2
-
 
 class WorkloadClass(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of request in a mix: its share is `weight` over the sum of weights."""
@@ -91,11 +89,6 @@ def parse_concurrency(text: str | int | None) -> int | None:
     if value < 1:
         raise UserError(f'concurrency {value}: has to be 1 or more ("unlimited" is the spelling of no limit)')
     return value
-
-
-def concurrency_words(concurrency: int | None) -> str:
-    """As shown to people: never 0 for no limit."""
-    return "unlimited" if concurrency is None else str(concurrency)
 
 
 def parse_models(text: str | None) -> tuple[tuple[str, float], ...]:

@@ -74,15 +74,6 @@ def full_name(api: str) -> str:
     return SHORT.get(api, api)
 
 
-def endpoint_path(api: str) -> str:
-    """The usual path of an API on a server of its own, like `/v1/chat/completions`.
-
-    Raises UserError for an unknown API.
-    """
-    tail, versioned = _tail(api)
-    return "/v1" + tail if versioned else tail
-
-
 def _tail(api: str) -> tuple[str, bool]:
     if api not in PATHS:
         raise UserError(f"`{api}` is no API I know: {', '.join(PATHS)}")

@@ -12,8 +12,6 @@ from typing import Any
 
 from phasemeter.metrics.document import strict
 
-Child = "Markup | str | int | float | None | Iterable[Any]"
-
 
 class Markup(str):
     """Text that is HTML already. Only `tag`, `join` and `data` make it, so that nobody's words become markup."""
