@@ -307,3 +307,11 @@ def test_an_output_folder_that_exists_is_refused(tmp_path: Path, name: str) -> N
         parent = in_a_process(tmp_path / name, server.port)
         said, _ = parent.communicate(timeout=PATIENCE_S)
     assert parent.returncode == 2 and "exists already" in said
+
+
+def test_a_worker_that_fails_unforeseen_is_lost_with_its_last_words(tmp_path: Path) -> None:
+    with loopback() as server:
+        directory = RunDirectory.create(tmp_path / "run")
+        options = LoadOptions(prewarm=1, worker_module="tests.io.doomed_worker")
+        outcome = run_load(directory, Load(requests=plan(3), target=at(server), options=options))
+    assert outcome.reasons == ("lost: worker 0 ended with 1: RuntimeError: the dog ate it",)

@@ -211,6 +211,7 @@ class Crew:
         self._shown = memoryview(self._map).cast("q")
         self._began = time.monotonic()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._last_words: dict[int, str] = {}
         try:
             for worker in range(options.processes):
                 config = WorkerConfig(
@@ -308,20 +309,23 @@ class Crew:
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):  # it may have left before it had read all
                     process.stdin.close()
-        for process in self._processes:
+        for worker, process in enumerate(self._processes):
             try:
                 process.wait(LEAVE_WITHIN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
             if process.stderr is not None:
+                words = [] if process.stderr.closed else process.stderr.read().decode(errors="replace").split("\n")
+                self._last_words[worker] = next((line.strip() for line in reversed(words) if line.strip()), "")
                 process.stderr.close()
 
     def reasons(self, directory: RunDirectory) -> Iterator[str]:
         for worker, process in enumerate(self._processes):
             said = directory.end_of(worker)
             if said is None:
-                said = f"lost: worker {worker} ended with {process.returncode}"
+                words = self._last_words.get(worker)
+                said = f"lost: worker {worker} ended with {process.returncode}" + (f": {words}" if words else "")
                 directory.note_lost(WorkerLost(worker=worker, exit_status=process.returncode))
             yield said
 
