@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from phasemeter.wire.events import CONTENT, REASONING, TOOL, Reading, Usage, reported_error, usage_of, whole
+from phasemeter.wire.events import CONTENT, REASONING, TOOL, Reading, Usage, reported_error, strict, usage_of, whole
 
 DELTAS = {
     "text_delta": ("text", CONTENT),
@@ -116,4 +116,4 @@ def on_document(reading: Reading, obj: dict[str, Any], name: bytes, read: int) -
 
 def compact(value: Any) -> str:
     """A JSON value as its shortest text."""
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(strict(value)).decode()

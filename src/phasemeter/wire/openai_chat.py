@@ -149,7 +149,7 @@ def _media(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
 
 def _nature(reading: Reading, details: Any) -> None:
     """What typed parts say of the reasoning beside them: a summary of it, or it is sealed (OpenRouter)."""
-    kinds = {part.get("type") for part in details if isinstance(part, dict)} if isinstance(details, list) else set()
+    kinds = {str(part.get("type")) for part in details if isinstance(part, dict)} if isinstance(details, list) else set()
     reading.summarised = reading.summarised or "reasoning.summary" in kinds
     reading.sealed = reading.sealed or "reasoning.encrypted" in kinds
 

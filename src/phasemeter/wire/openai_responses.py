@@ -193,7 +193,7 @@ def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> Non
         _name(reading, item.get("name"), number, read)
     for field in ("arguments", "input", "code"):
         _whole(reading, item.get(field), TOOL, (number, None), read)
-    if item.get("type") in CLIENT_CALLS:
+    if str(item.get("type")) in CLIENT_CALLS:
         told = item.get("action") or item.get("operation")
         _whole(reading, compact(told) if isinstance(told, dict) else None, TOOL, (number, None), read)
     if item.get("type") == "image_generation_call" and item.get("result") and not reading.choice(0).reads:
@@ -210,7 +210,7 @@ def _item(reading: Reading, item: dict[str, Any], number: int, read: int) -> Non
 
 
 def _part(reading: Reading, part: dict[str, Any], place: tuple[int, int], read: int) -> None:
-    reasoning = part.get("type") in {"reasoning_text", "summary_text"}
+    reasoning = str(part.get("type")) in {"reasoning_text", "summary_text"}
     _whole(reading, part.get("text"), REASONING if reasoning else CONTENT, place, read)
     _whole(reading, part.get("refusal"), REFUSAL, place, read)
 
