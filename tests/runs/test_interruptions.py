@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from phasemeter.errors import UserError
+from phasemeter.report.html import write
 from tests.runs.served import Behaviour, Request, Served, served
 from tests.runs.whole import Bench, accounted
 
@@ -163,3 +165,17 @@ def test_a_failed_turn_of_a_cut_run_is_still_counted(bench: Bench) -> None:
     with served(Behaviour(fault=fault)) as server:
         ran = bench(server.url, "--turns", "4", "--requests", "12", "--concurrency", "3")
     assert ran.outcomes == {"scheduled": 12, "ok": 6, "failed": {"http_error": 3}, "cancelled": 0, "unsent": 3}
+
+
+@pytest.mark.parametrize("trouble", [UserError("report.html: can't be written: No space"), OSError(28, "No space")])
+def test_a_page_that_cannot_be_written_takes_nothing_of_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(write, "write_html", full)
+    with served() as server:
+        ran = bench(server.url, "--requests", "2")
+    assert ran.code == 0 and ran.outcomes["ok"] == 2
+    assert f"run: {ran.path} (without a page to look at: " in ran.err and "No space" in ran.err

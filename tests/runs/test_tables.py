@@ -79,6 +79,20 @@ def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
         list(tables.read_rows(tmp_path))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is not here")
+def test_a_full_disk_is_told_as_the_systems_error_and_another_fault_as_it_is(tmp_path: Path) -> None:
+    some = [RequestRow(request_id=str(i), outcome="failed", due_ns=i) for i in range(2000)]
+    for table in (tables.REQUESTS, tables.EVENTS):
+        folder = tmp_path / table
+        folder.mkdir()
+        (folder / f".{table}.0.part").symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space left on device"):
+            tables.write_tables(folder, some)
+    frame = polars.LazyFrame({"a": [1]}).select(polars.col("nowhere"))
+    with pytest.raises(polars.exceptions.ColumnNotFoundError):
+        tables._write(frame, tmp_path / "x.parquet")
+
+
 @pytest.mark.parametrize("name", ["[]", "[a]", "a*", "run?", "{x,y}"])
 def test_a_folder_is_no_pattern_whatever_its_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, folder in enumerate((name, "a", "abc", "runx")):  # a pattern would find some of the others

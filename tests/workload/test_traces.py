@@ -261,6 +261,7 @@ def test_a_sample_says_how_many_of_how_many_and_repeats() -> None:
         {"slice": "5:1 parsec"},
         {"sample": "-3"},
         {"rate_scale": 0.0},
+        {"rate_scale": 1e-300},  # its instants would be no 64-bit number of ns
         {"columns": "when=x"},
     ],
 )

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from phasemeter import lazy
 from phasemeter.cli.bench_options import BenchOptions
+from phasemeter.errors import PhasemeterError
 
 
 def bench(url: str, *, options: Annotated[BenchOptions | None, Parameter(name="*")] = None) -> int:
@@ -60,14 +61,21 @@ def tell(done: Any, wanted: BenchOptions) -> int:
             if verdict is not None:
                 lazy.load("phasemeter.report.fold").show(["", *check.words(verdict)])
     for measured, verdict in zip(done.measured, verdicts, strict=True):
-        page = beside(measured.path, verdict)
-        print(f"run: {measured.path} (to look at: {page})", file=sys.stderr)
+        print(f"run: {measured.path} ({looked_at(measured.path, verdict)})", file=sys.stderr)
     if done.index is not None:
         together = done.index.with_name("report.html")
         lazy.load("phasemeter.report.html.write").write_html(done.index.parent, together)
         print(f"all runs: {done.index} (to look at: {together})", file=sys.stderr)
     codes = [done.exit_code, *(check.exit_code(verdict) for verdict in verdicts if verdict is not None)]
     return next((code for code in (130, 1, 3) if code in codes), 0)
+
+
+def looked_at(run: Path, verdict: dict[str, Any] | None) -> str:
+    """Where a run's page is, or why there is none: the run is made, and a page that can't be written takes nothing of it."""
+    try:
+        return f"to look at: {beside(run, verdict)}"
+    except (OSError, PhasemeterError) as trouble:
+        return f"without a page to look at: {trouble}"
 
 
 def beside(run: Path, verdict: dict[str, Any] | None = None) -> Path:

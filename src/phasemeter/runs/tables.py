@@ -6,6 +6,7 @@ live here: any metric's formula.
 
 from __future__ import annotations
 
+import errno
 import typing
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -131,7 +132,7 @@ class TableWriter:
         def source(*_asked: object) -> Iterator[polars.DataFrame]:
             return frames
 
-        register_io_source(source, schema=_schema(self._extra)).sink_parquet(self._part(REQUESTS))
+        _write(register_io_source(source, schema=_schema(self._extra)), self._part(REQUESTS))
 
     def frame(
         self,
@@ -191,7 +192,7 @@ class TableWriter:
         first = np.cumsum(counts) - counts
         event = np.arange(counts.sum()) - np.repeat(first, counts)
         t_ns, read, tokens = (np.array(column) for column in self._events.values())
-        polars.DataFrame(
+        frame = polars.DataFrame(
             {
                 "request": np.repeat(request.astype(np.uint32), counts),
                 "choice": np.repeat(choice.astype(np.int32), counts),
@@ -201,14 +202,15 @@ class TableWriter:
                 "tokens": polars.Series(tokens.astype(np.int32)).set(polars.Series(tokens < 0), None),
                 "reasoning": event < np.repeat(leading, counts),
             }
-        ).write_parquet(self._part(EVENTS))
+        )
+        _write(frame.lazy(), self._part(EVENTS))
         for column in (*self._events.values(), *self._choices.values()):
             del column[:]
 
     def _flush_requests(self, *, last: bool = False) -> None:
         if not self._rows and not last:
             return
-        polars.DataFrame(self._rows, schema=_schema(self._extra)).write_parquet(self._part(REQUESTS))
+        _write(polars.DataFrame(self._rows, schema=_schema(self._extra)).lazy(), self._part(REQUESTS))
         self._rows.clear()
 
     def close(self) -> None:
@@ -220,10 +222,21 @@ class TableWriter:
             if len(parts) == 1:
                 parts[0].rename(whole)
             else:
-                polars.scan_parquet(parts, glob=False).sink_parquet(whole)
+                _write(polars.scan_parquet(parts, glob=False), whole)
             whole.rename(self._directory / table)
             for part in parts:
                 part.unlink(missing_ok=True)
+
+
+def _write(frame: polars.LazyFrame, path: Path) -> None:
+    """Raises OSError where the disk takes no more: polars tells some of its refusals as errors of its own."""
+    try:
+        frame.sink_parquet(path)
+    except polars.exceptions.PolarsError as failed:
+        words = str(failed).partition("\n")[0]
+        if "(os error " not in words:
+            raise
+        raise OSError(errno.EIO, words.rpartition(": ")[2], str(path)) from failed
 
 
 def _record(row: RequestRow, heads: list[_ChoiceHead], instants: dict[str, tuple[int, str]]) -> dict[str, Any]:

@@ -269,6 +269,8 @@ class _Finish:
         factor = self.options.rate_scale
         if factor == 1.0 or self.offsets is None:
             return
+        if max(self.offsets, default=0) / factor >= 2**63:
+            raise UserError(f"rate scale {factor:g}: the trace would last more than 290 years: give a larger one")
         self.offsets = array("q", (round(offset / factor) for offset in self.offsets))
         self.did.append(f"rate scale {factor:g}: every gap is divided by it")
 

@@ -6,6 +6,7 @@ Lives here: which page a directory gets, and writing it whole or not at all. Mus
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,4 +50,6 @@ def write_page(text: str, out: Path) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(out)
     except OSError as trouble:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise UserError(f"{out}: can't be written: {trouble.strerror}") from trouble
