@@ -109,15 +109,26 @@ def test_kv_is_free_again_when_all_have_ended() -> None:
         ("policy: lottery", "`deployment.policy`: `lottery`"),
         ("router: oracle", "`deployment.router`: `oracle`"),
         ("policy: vllm_v0, policy_options: {magic: 1}", "`deployment.policy_options`: vllm_v0 takes no magic"),
-        ("policy: orca, policy_options: {reserve: most}", "reserve"),
+        ("policy: vllm_v0, policy_options: {reserve: max}", "`deployment.policy_options`: vllm_v0 takes no reserve"),
+        ("policy: distserve", "`deployment.policy`: `distserve` serves from two pools: write split"),
+        ("policy: distserve_decode", "`deployment.policy`: `distserve_decode` serves from two pools"),
+        ("router: oracle, split: {prefill: {replicas: 2}}", "`deployment.router`: `oracle`"),
+        ("polcy: orca", "`deployment.polcy`: no such key: did you mean `policy`?"),
+        ("split: {gpus: 2}", "`deployment.split.gpus`: no such key: write one of prefill, decode, link"),
     ],
 )
-def test_what_is_not_known_is_named_with_its_path(more: str, words: str) -> None:
+def test_what_is_not_known_is_named_with_its_file_and_path(more: str, words: str) -> None:
     text = PLAN.format(output="{fixed: 1}", rate=1, requests=1, d=0.01, most=1, more="").rstrip()
-    plan = parse_plan(text.replace("model: opt-13b", "model: opt-13b\n  " + "\n  ".join(more.split(", ", 1))))
     with pytest.raises(UserError) as caught:
-        build(plan, tokens=False)
-    assert words in str(caught.value)
+        parse_plan(text.replace("model: opt-13b", "model: opt-13b\n  " + "\n  ".join(more.split(", ", 1))), "mine.yaml")
+    assert str(caught.value).startswith(f"mine.yaml: {words}")
+
+
+def test_a_rule_of_reserving_that_is_not_known_is_named_with_its_path() -> None:
+    more = "policy: orca\n  policy_options: {reserve: most}"
+    text = PLAN.format(output="{fixed: 1}", rate=1, requests=1, d=0.01, most=1, more=more)
+    with pytest.raises(UserError, match=r"`deployment.policy_options.reserve`: `most`: write"):
+        build(parse_plan(text), tokens=False)
 
 
 @pytest.mark.parametrize("more", ["policy: vllm_v1", "policy: orca", "replicas: 2", "split: {decode: {replicas: 2}}"])

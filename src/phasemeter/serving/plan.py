@@ -23,11 +23,13 @@ from phasemeter.serving.hardware import Hardware, accelerator
 from phasemeter.serving.models import ModelShape, model_shape
 from phasemeter.serving.plan_checks import (
     check_hardware,
+    check_names,
     check_numbers,
     check_options,
     check_overhead,
     check_rate,
     check_shape,
+    no_such_key,
     shortest_tokens,
 )
 from phasemeter.serving.plan_workload import Read, WorkloadSpec, demand, read_trace
@@ -122,6 +124,13 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     emulate: dict[str, Any] = {}
 
 
+PARTS: dict[str, type[msgspec.Struct]] = {  # path in the file: which keys it has
+    "": PlanFile, "workload": WorkloadSpec, "deployment": DeploymentSpec, "capacity": CapacitySpec,
+    "deployment.split": SplitSpec, "deployment.split.prefill": PoolSpec, "deployment.split.decode": PoolSpec,
+    "deployment.step_time": StepTimeSpec,
+}  # fmt: skip
+
+
 class Plan(PlanFile, frozen=True, kw_only=True):
     """The file, and what the files hold that it names."""
 
@@ -167,7 +176,9 @@ def parse_plan(text: str, name: str = "plan", read: Read | None = None) -> Plan:
         if file.phasemeter != 1:
             raise UserError(f"`phasemeter`: {file.phasemeter}: the version of a plan's form, which is 1")
         check_numbers(file.deployment, "deployment")
-        check_options(file.deployment.policy or "the scheduler", file.deployment.policy_options)
+        spec = file.deployment
+        check_options(spec.policy or "the scheduler", spec.policy_options)
+        check_names(spec.policy, spec.policy_options, spec.router, split=spec.split is not None)
         trace = read_trace(file.workload, read)
         plan = Plan(
             **fields,
@@ -228,7 +239,8 @@ def _tables(file: PlanFile, read: Read | None) -> dict[str, LayerTables]:
 def _plainly(message: str, value: dict[str, Any]) -> str:
     if (unknown := _UNKNOWN.match(message)) is not None:
         path = f"{unknown[2]}.{unknown[1]}" if unknown[2] else unknown[1]
-        return f"`{path}`: no such key"
+        there = PARTS.get(unknown[2] or "")
+        return no_such_key(path, unknown[1], () if there is None else there.__struct_fields__)
     if (other := _OTHER.match(message)) is not None:
         return f"`{other[2]}`: {other[1]}"
     return message

@@ -1,16 +1,20 @@
-"""Numbers of a plan that could not be: nothing is unlimited by 0, and no step takes no time.
+"""What of a plan could not be: nothing is unlimited by 0, no step takes no time, and no scheduler has an unknown name.
 
-Lives here: bounds, each with its path in the file. Must not live here: what the numbers do (plan.py, deploy.py).
+Lives here: bounds and names, each with its path in the file. Must not live here: what they do (plan.py, deploy.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
 from phasemeter.errors import UserError
 from phasemeter.serving.hardware import Hardware
 from phasemeter.serving.models import ModelShape
+from phasemeter.serving.policies import POLICIES
+from phasemeter.serving.routers import ROUTERS
 from phasemeter.serving.step_time import LinearCoefficients
 from phasemeter.workload.lengths import Lengths
 
@@ -118,6 +122,36 @@ def check_options(policy: str, options: dict[str, Any]) -> None:
                 "" if least is None else f" of {least:g} or more" if most is None else f" from {least:g} to {most:g}"
             )
             raise UserError(f"`deployment.policy_options.{name}`: {value!r}: {policy} takes {what}{bounds} here")
+
+
+def check_names(policy: str | None, options: dict[str, Any], router: str, *, split: bool) -> None:
+    """The scheduler, its options and the router are known. A split's own schedulers are its own. Raises UserError with the path."""
+    if router not in ROUTERS:
+        raise UserError(f"`deployment.router`: `{router}` is none I know: write {', '.join(ROUTERS)}")
+    if policy is None or split:
+        return
+    known = [name for name in POLICIES if not name.startswith("distserve")]
+    if policy.startswith("distserve"):
+        raise UserError(
+            f"`deployment.policy`: `{policy}` serves from two pools: write split: {{prefill: {{}}, decode: {{}}}}"
+        )
+    if policy not in known:
+        raise UserError(f"`deployment.policy`: `{policy}` is none I know: write {', '.join(known)}")
+    for name, value in options.items():
+        if name == "reserve" and POLICIES[policy]().reserves:
+            continue
+        try:
+            POLICIES[policy](**{name: value})
+        except TypeError as error:
+            raise UserError(f"`deployment.policy_options`: {policy} takes no {name}") from error
+
+
+def no_such_key(path: str, key: str, known: Iterable[str]) -> str:
+    """One line for a key that a plan doesn't have; `known`: those that it has there."""
+    there = list(known)
+    close = get_close_matches(key, there, 1)
+    meant = f": did you mean `{close[0]}`?" if close else f": write one of {', '.join(there)}" if there else ""
+    return f"`{path}`: no such key{meant}"
 
 
 def check_rate(rate_per_s: float | None) -> None:
