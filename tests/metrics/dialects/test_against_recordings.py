@@ -132,6 +132,7 @@ def test_guidellm_prints_what_its_own_requests_give() -> None:
         for label, value in theirs["percentiles"].items():
             assert close(ours[f"{row.key}.{label}"], value, 1e-8), (row.key, label)
         assert ours[f"{row.key}.std_dev"] == pytest.approx(theirs["std_dev"], rel=1e-4)
+        assert ours[f"{row.key}.count"] == theirs["count"], row.key
     for key in ("requests_per_second", "output_tokens_per_second"):
         assert close(ours[f"{key}.mean"], told[key]["successful"]["mean"], 1e-7), key
 

@@ -34,6 +34,9 @@ def test_guidellm_has_the_first_token_in_its_time_per_output_token_and_weighs_by
     values = printed("guidellm", short, long)
     assert values["time_per_output_token_ms.mean"] == pytest.approx((200 + 1100) / 103)
     assert values["inter_token_latency_ms.mean"] == pytest.approx((100 + 1000) / 101)
+    counts = {name: values[f"{name}_ms.count"] for name in ("time_per_output_token", "inter_token_latency")}
+    assert counts == {"time_per_output_token": 103, "inter_token_latency": 101}  # tokens and gaps, as in its file
+    assert values["time_to_first_token_ms.count"] == 2
 
 
 def test_guidellm_takes_the_first_value_that_reaches_the_level_where_others_interpolate() -> None:

@@ -119,7 +119,9 @@ class Reading:
             metric = self._metric(own)
             metrics[own.key] = metric
             for statistic, label in self.dialect.statistics:
-                values[own.printed.format(stat=label)] = _statistic(metric, statistic)
+                weighed = statistic == "count" and own.weight is not None  # it counts what it weighs by
+                found = int(sum(self._weights[own.key])) if weighed else _statistic(metric, statistic)
+                values[own.printed.format(stat=label)] = found
             for label, _ in self.dialect.percentiles:
                 values[own.printed.format(stat=label)] = metric.percentiles[label].value
         return Printed(values=values | self._throughput(), metrics=metrics)
