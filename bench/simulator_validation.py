@@ -2,8 +2,8 @@
 
     python bench/simulator_validation.py [SECTION ...]
 
-Needs the data of others that SOURCES.md there lists, in ../shared beside the repository. Sections: kernels, runs, memory, split, chunks,
-ablation, steps. Together about two minutes.
+Needs the data of others that SOURCES.md there lists, in ../shared beside the repository. Sections: kernels, runs, memory, shares, split,
+apart, chunks, ablation, capacity, steps. Together about four minutes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import exp, log, sqrt
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 import msgspec
+import numpy as np
 
 from phasemeter.serving.analytic import Deployment, kv_capacity_tokens, step_parts
+from phasemeter.serving.cluster import Replicas
 from phasemeter.serving.deploy import build
 from phasemeter.serving.engine import Engine
 from phasemeter.serving.events import Event, Finished, Tokens, Truth
@@ -29,6 +32,8 @@ from phasemeter.serving.kv_cache import CountedKv
 from phasemeter.serving.models import model_shape
 from phasemeter.serving.plan import parse_plan
 from phasemeter.serving.policies.sarathi import Sarathi
+from phasemeter.serving.policies.vllm_v0 import VllmV0
+from phasemeter.serving.segments import SegmentLog
 from phasemeter.serving.sequence import Request
 from phasemeter.serving.state import NO_CHUNKS, Chunk, Limits, Plain, Policy, State
 from phasemeter.serving.step_time import AnalyticCost, TickedCost
@@ -37,6 +42,10 @@ from phasemeter.serving.tables import TableCost, read_tables
 SHARED = Path(__file__).parents[2] / "shared"
 DATA = SHARED / "data"
 ANY = "workload: {input_tokens: 100, output_tokens: 100, arrivals: {poisson: 1/s}}\n"
+PAGED_ATTENTION = (
+    "deployment: {{model: opt-13b, hardware: A100-40G, kv_tokens: 15700, max_model_len: 2048, "
+    "max_num_batched_tokens: 2560, step_time: {{step_overhead: {overhead}}}, {policy}}}"
+)
 Lengths = list[tuple[int, int]]
 
 
@@ -183,11 +192,7 @@ def short_chat(seconds: float) -> Lengths:
 def batched(rule: str, overhead: str, requests: list[Request], seconds: float) -> tuple[float, float]:
     """(time average of requests that have started and not finished, mean seconds from start to finish) for a rule of memory."""
     policy = "policy: vllm_v0" if rule == "paged" else f"policy: orca, policy_options: {{reserve: {rule}}}"
-    truths = served(
-        "deployment: {model: opt-13b, hardware: A100-40G, kv_tokens: 15700, max_model_len: 2048, "
-        f"max_num_batched_tokens: 2560, step_time: {{step_overhead: {overhead}}}, {policy}}}",
-        requests,
-    )
+    truths = served(PAGED_ATTENTION.format(overhead=overhead, policy=policy), requests)
     low, high = 0.1 * seconds * 1e9, seconds * 1e9
     spans = [min(one.finish_ns, high) - max(one.prefill_start_ns, low) for one in truths]
     service = fmean((one.finish_ns - one.prefill_start_ns) / 1e9 for one in truths)
@@ -204,6 +209,42 @@ def memory() -> None:
     for overhead in ("1 ms", "8 ms", "12 ms"):
         cells = [batched(rule, overhead, requests, seconds)[0] for rule in published]
         print(f"{overhead:14}" + "".join(f"{value:16.2f}" for value in cells))
+
+
+def shares_of(rule: str, requests: list[Request], seconds: float) -> list[float]:
+    """Time averages in percent for a rule of memory: tokens, reserved, internal and external fragmentation, free."""
+    policy = "policy: vllm_v0" if rule == "paged" else f"policy: orca, policy_options: {{reserve: {rule}}}"
+    serving = build(parse_plan(ANY + PAGED_ATTENTION.format(overhead="12 ms", policy=policy)), tokens=False)
+    assert isinstance(serving, Replicas)
+    engine = serving.engines[0]
+    assert isinstance(engine, Engine)
+    coming, found = list(requests[::-1]), []
+    for second in range(1, round(seconds)):
+        while coming and coming[-1].arrival_ns <= second * 10**9:
+            request = coming.pop()
+            engine.advance(request.arrival_ns - 1)
+            engine.submit(request.arrival_ns, request)
+        engine.advance(second * 10**9)
+        if second > 0.1 * seconds:
+            found.append(engine.kv_shares())
+    return [100 * fmean(column) for column in zip(*found, strict=True)]
+
+
+PUBLISHED_SHARES = {
+    "max": (20.4, 13.3, 57.3, 8.9), "pow2": (26.8, 17.9, 13.6, 41.6), "oracle": (38.2, 25.2, 0.0, 36.6), "paged": (96.3,),
+}  # fmt: skip
+
+
+def shares() -> None:
+    """What KV memory holds: PagedAttention, figure 2, published | ours. Paged: of the memory in use."""
+    requests = poisson(2, short_chat(600.0), 1)
+    print("                 tokens  reserved  internal  external")
+    for rule, published in PUBLISHED_SHARES.items():
+        ours = shares_of(rule, requests, 600.0)
+        if rule == "paged":
+            ours = [100 * ours[0] / (100 - ours[3] - ours[4])]
+        print(f"{rule:8} published " + "".join(f"{value:8.1f}" for value in published))
+        print(f"{'':8} ours      " + "".join(f"{value:8.1f}" for value in ours[: len(published)]))
 
 
 def coefficients(system: str, parallel: int) -> str:
@@ -270,6 +311,38 @@ def split() -> None:
                     for run in range(10)
                 )
                 print(f"  {x:5.2f}   {float(row['slo_attainment_pct']):6.1f} | {whole:6.1f} | {short:6.1f}")
+
+
+def highest(good: Callable[[float], bool], low: float, high: float) -> float:
+    """The highest rate between two that is good, to 2 %."""
+    while high > 1.02 * low:
+        middle = sqrt(low * high)
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low
+
+
+def apart() -> None:
+    """DistServe, figure 1: OPT-13B, 512 in and 64 out on one A100, req/s with p90 TTFT within 0.4 s and p90 TPOT within 0.04 s."""
+    one = "deployment: {model: opt-13b, hardware: A100-80G, max_num_batched_tokens: "
+    pool = f"kv_tokens: 66144, step_time: {coefficients('distserve', 1)}"
+    halves = (
+        one + "8192, max_num_seqs: 128, split: {link: {bytes_per_s: 300 GB/s}, "
+        f"prefill: {{replicas: REPLICAS_P, {pool}}}, decode: {{replicas: REPLICAS_D, {pool}}}}}}}"
+    )
+    together = one + f"16384, policy: vllm_v0, kv_tokens: 66144, step_time: {coefficients('vllm', 1)}}}"
+    prefill, decode = (halves.replace("REPLICAS_P", p).replace("REPLICAS_D", d) for p, d in (("1", "6"), ("8", "1")))
+
+    def within(plan: str, rate: float, ttft: float, tpot: float) -> bool:
+        truths = served(plan, poisson(rate, [(512, 64)] * 1500, 0))
+        return quantiles(map(ttft_s, truths), n=10)[-1] <= ttft and quantiles(map(tpot_s, truths), n=10)[-1] <= tpot
+
+    for name, published, plan, limits in (
+        ("together", 1.6, together, (0.4, 0.04)),
+        ("prefill alone", 5.6, prefill, (0.4, 9.0)),
+        ("decode alone", 10.0, decode, (9.0, 0.04)),
+    ):
+        found = highest(lambda rate, plan=plan, limits=limits: within(plan, rate, *limits), 0.2, 40.0)  # type: ignore[misc]
+        print(f"  {name:14} published {published:5.1f} | ours {found:5.1f}")
 
 
 class Alternating(Plain):
@@ -382,6 +455,56 @@ def ablation() -> None:
             )
 
 
+class WholePrompts(Plain):
+    """Orca's iteration-level batches on paged memory, as Sarathi-Serve's artifact has it for its comparison."""
+
+    def schedule(self, state: State) -> tuple[list[Chunk], bool]:
+        kv, decodes, prompts = state.kv, state.decodes, []
+        while decodes.blocks_due() > kv.free:
+            state.preempt(next(reversed(state.running)))
+        while state.waiting and state.seats < state.limits.max_num_seqs and not state.preempted_now:
+            head = state.waiting[0]
+            if kv.needed(head, head.target) > kv.free - decodes.blocks_due() - kv.total // 100:
+                break
+            prompts.append((state.admit(head.target), head.target))
+        return prompts, True
+
+
+def carried(policy: Policy, one: Deployment, rate_per_s: float, many: int) -> tuple[float, float]:
+    """(median seconds of waiting, p99 of the gaps) of so many requests of ShareGPT."""
+    random, lengths, log = Random(1), sharegpt(), SegmentLog()
+    limits = Limits(max_num_seqs=128, max_num_batched_tokens=16384)
+    kv = CountedKv(kv_capacity_tokens(one, 0.9, 2e9) // 16)
+    engine = Engine(policy, kv, TickedCost(AnalyticCost(one)), limits, log=log)
+    for request in poisson(rate_per_s, [random.choice(lengths) for _ in range(many)], 1):
+        engine.submit(request.arrival_ns, request)
+    truths = [event.truth for event in engine.advance(10**16) if isinstance(event, Finished)]
+    gaps, weights = log.pooled_gaps([truth.spans for truth in truths])
+    order = np.argsort(gaps)
+    below = np.cumsum(weights[order])
+    p99 = float(gaps[order][np.searchsorted(below, 0.99 * below[-1])])
+    return median((one.prefill_start_ns - one.arrival_ns) / 1e9 for one in truths), p99
+
+
+def capacity() -> None:
+    """Sarathi-Serve: the highest rate of ShareGPT with a median wait of 2 s and p99 between tokens within the limit; 2,048 requests."""
+    for model, tp, limit_s, chunk in (
+        ("mistral-7b", 1, 0.5, 2048), ("mistral-7b", 1, 0.1, 512), ("yi-34b-200k", 2, 1.0, 2048), ("yi-34b-200k", 2, 0.2, 512),
+    ):  # fmt: skip
+        one = msgspec.structs.replace(artifact(), model=model_shape(model), tensor_parallel=tp)
+        found = {}
+        for name, make in (("orca", WholePrompts), ("vllm", VllmV0), ("sarathi", partial(Sarathi, chunk))):
+
+            def good(rate: float, make: Callable[[], Policy] = make) -> bool:
+                wait_s, gap_s = carried(make(), one, rate, 2048)  # noqa: B023
+                return wait_s <= 2 and gap_s <= limit_s  # noqa: B023
+
+            found[name] = highest(good, 0.05, 30.0)
+        rates = ", ".join(f"{name} {rate:.2f}" for name, rate in found.items())
+        times = [found["sarathi"] / found[other] for other in ("vllm", "orca")]
+        print(f"  {model:12} {limit_s} s: {rates} req/s; {times[0]:.1f} x vllm, {times[1]:.1f} x orca")
+
+
 SPLITWISE = {"a100-80gb": "A100-80G", "h100-80gb": "H100"}
 
 
@@ -457,7 +580,8 @@ def layer_ms(model: str, hardware: str, tp: int, tokens: int) -> float:
 
 
 SECTIONS = {
-    "kernels": kernels, "runs": runs, "memory": memory, "split": split, "chunks": chunks, "ablation": ablation, "steps": steps,
+    "kernels": kernels, "runs": runs, "memory": memory, "shares": shares, "split": split, "apart": apart, "chunks": chunks,
+    "ablation": ablation, "capacity": capacity, "steps": steps,
 }  # fmt: skip
 
 if __name__ == "__main__":
