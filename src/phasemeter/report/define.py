@@ -46,7 +46,7 @@ BOUNDARY_WORDS = {
     "usage_or_last_token": "the chunk with the usage, else the last output",
     "stream_end": "the terminal mark ([DONE], completed event) or the close",
 }
-OTHER_WORDS = {"goodput", "throughput"}
+OTHER_WORDS = {"goodput", "max_goodput", "output_tokens", "throughput"}
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,16 +97,21 @@ def entries(word: str) -> list[Entry]:
 
 
 def rules(word: str) -> list[dict[str, str]]:
-    """Each tool's rule for `goodput` or `throughput`, in words."""
+    """Each tool's rule for a word that is no number per request; of `max_goodput` ours alone."""
     ours = {
         "goodput": "requests due in the window that break no objective, per second of window; failures are bad, one-token"
         " replies under a TPOT objective are not evaluable and left out",
+        "max_goodput": "the highest offered rate whose joint attainment reaches the target: what `phasemeter goodput` searches",
+        "output_tokens": f"{HOUSE_TOKENS}; the source is named; never the maximum asked for, never the number of chunks;"
+        " reasoning tokens are inside",
         "throughput": "what was received in a stated window from every request, cancelled and warm-up ones too; steady"
         " window: first due after warm-up to last due (open loop), the longest interval at 90 % of peak concurrency (closed)",
     }
     told = [{"tool": DIALECT, "rule": ours[word]}]
     for dialect in DIALECTS.values():
-        told.append({"tool": dialect.id, "rule": dialect.goodput if word == "goodput" else dialect.window_words})
+        theirs = {"goodput": dialect.goodput, "output_tokens": dialect.tokens, "throughput": dialect.window_words}
+        if word in theirs:
+            told.append({"tool": dialect.id, "rule": theirs[word]})
     return told
 
 
@@ -196,7 +201,7 @@ def moved(word: str, rows: Iterable[RequestRow]) -> list[dict[str, Any]]:
     """
     if word in OTHER_WORDS:
         raise UserError(
-            f"--for compares what is measured per request, `{word}` is of a whole run:"
+            f"--for compares times of single requests, `{word}` is none:"
             f" `phasemeter define {word}` tells the rules, `phasemeter report RUN --as TOOL` what a tool prints"
         )
     found = entries(word)

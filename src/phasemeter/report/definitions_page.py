@@ -40,7 +40,7 @@ def _lines() -> Iterator[str]:
     for dialect in DIALECTS.values():
         yield ""
         yield from _dialect(dialect)
-    for word in ("throughput", "goodput"):
+    for word in ("output_tokens", "throughput", "goodput", "max_goodput"):
         yield ""
         yield f"## {word} in each"
         yield ""
