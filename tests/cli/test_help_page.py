@@ -85,3 +85,11 @@ def test_nothing_is_wider_than_the_terminal_but_the_examples(width: int) -> None
     for verb in VERBS:
         before, _, _ = page(verb, verb_of(verb), width).partition("\nExamples:\n")
         assert max(map(len, before.splitlines()[1:])) <= width
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_page_ends_in_examples_that_stand_in_one_column(verb: str) -> None:
+    told = page(verb, verb_of(verb), 80)
+    examples = told.partition("Examples:\n")[2].rstrip("\n").splitlines()
+    assert examples and all(line.startswith("    phasemeter ") for line in examples), examples
+    assert "--no-json" not in told

@@ -383,3 +383,12 @@ def test_a_byte_order_mark_before_the_document_is_no_fault(tmp_path: Path) -> No
 )  # fmt: skip
 def test_other_writers_words_for_a_close_are_known(word: str, close: str) -> None:
     assert close_of(word, "x") == close
+
+
+def test_no_limit_of_rows_is_spelt_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "exchange.json"
+    file.write_text(json.dumps(document([*((100 + i, event(chunk("w"))) for i in range(30)), (200, finished())])))
+    for rows, cut in (("6", True), ("0", False)):
+        assert main.run(["inspect", str(file), "--rows", rows]) == 0
+        assert (" more" in capsys.readouterr().out) == cut
+    assert main.run(["inspect", str(file), "--rows", "-1"]) == 2

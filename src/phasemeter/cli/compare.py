@@ -37,22 +37,21 @@ def compare(
     b
         The one that is compared with it.
     varying
-        A field of the manifest that is under test (repeat it or separate with commas): a difference there is no refusal.
+        A field of the manifest that is under test, so that it may differ (repeat the option, or separate with commas).
     metric
-        Only this pair: a metric's name in A, "=", its name in B; one name where they are equal.
+        Compare only this metric: its name in A, "=", its name in B; a single name where both use the same.
     seed
-        Of the resampling: the same seed gives the same intervals.
+        Seed of the resampling: the same seed gives the same intervals.
     as_json
         One JSON document on stdout.
     html
-        Write the comparison as one HTML file, too.
+        Also write the comparison as one HTML file.
 
     Examples:
         phasemeter compare runs/old runs/new --varying engine.version
         phasemeter compare profile_export_aiperf.json bench.json --metric inter_token_latency=tpot
         phasemeter compare runs/a runs/b --json
-
-      phasemeter compare runs/a runs/b --html comparison.html
+        phasemeter compare runs/a runs/b --html comparison.html
     """
     fields = [name for item in varying or () for name in item.split(",") if name.strip()]
     foreign = [None if path.is_dir() else read_one(path) for path in (a, b)]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from phasemeter.cli.completed import FileName
 from phasemeter.errors import FileError
@@ -14,7 +17,11 @@ from phasemeter.lazy import load
 
 
 def export_exchange(
-    target: FileName, *, with_text: bool = False, output: Path | None = None, json: bool = False
+    target: FileName,
+    *,
+    with_text: Annotated[bool, Parameter(negative="")] = False,
+    output: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Write one exchange in the recorded-exchange format, its text replaced by filler of the same length.
 
@@ -30,10 +37,8 @@ def export_exchange(
         The format is JSON already: accepted for symmetry with the other verbs.
 
     Examples:
-
-    phasemeter export-exchange runs/20260101-smollm2#17 --output slow.json
-
-    phasemeter inspect slow.json
+        phasemeter export-exchange runs/20260101-smollm2#17 --output slow.json
+        phasemeter inspect slow.json
     """
     document = load("phasemeter.runs.export_exchange").export(target, with_text)
     text = load("msgspec").json.format(load("msgspec").json.encode(document), indent=1).decode() + "\n"

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from cyclopts import Parameter
+
 from phasemeter.cli.completed import FileName
 from phasemeter.cli.numbers import whole
 from phasemeter.cli.tokenizer_option import tokenizer_at
@@ -18,7 +20,11 @@ WIDEST_TEXT = 60
 
 
 def inspect(
-    target: FileName, *, json: bool = False, tokenizer: Path | None = None, rows: Annotated[int, whole(1)] = 200
+    target: FileName,
+    *,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    tokenizer: Path | None = None,
+    rows: Annotated[int, whole(0)] = 200,
 ) -> int:
     """Look into one exchange: its boundaries, chunks, tokens, gaps and warnings.
 
@@ -34,10 +40,8 @@ def inspect(
         At most this many chunks are printed (0: all).
 
     Examples:
-
-    phasemeter inspect exchange.json
-
-    phasemeter inspect runs/20260101-smollm2#17 --json
+        phasemeter inspect exchange.json
+        phasemeter inspect runs/20260101-smollm2#17 --json
     """
     inspecting = load("phasemeter.runs.inspect")
     found = inspecting.inspect(target, tokenizer_at(tokenizer))
