@@ -293,6 +293,10 @@ def test_two_origins_are_rebased_and_one_origin_is_not() -> None:
     assert list(far.client_queue_ns or ()) == [0, 60_000]
     near = load(head + "0,10,20\n1,30,90\n")
     assert list(near.client_queue_ns or ()) == [10_000, 60_000]
+    assert not [fault for fault in near.warnings if fault.kind in ("origins_differ", "sent_before_arrival")]
+    early = load(head + "0,10,1790000000000030\n1,30,1790000000000040\n")
+    assert list(early.client_queue_ns or ()) == [0, -10_000]
+    assert [(fault.kind, fault.line) for fault in early.warnings] == [("origins_differ", 2), ("sent_before_arrival", 3)]
 
 
 def test_a_stamp_beyond_64_bits_is_refused() -> None:

@@ -343,18 +343,18 @@ class _Finish:
         stamps, arrivals = self.raw.stamps, self.raw.arrivals
         if arrivals is None or stamps is None or not self.keep:
             return None
+        names = f"`{self.raw.arrival_name}` and `{self.raw.stamp_name}`"
         first = min(self.keep, key=arrivals.__getitem__)
-        shift = stamps[first] - arrivals[first]
-        if abs(shift) > 10**9 * SECOND:
-            names = f"`{self.raw.arrival_name}` and `{self.raw.stamp_name}`"
-            self.warnings.add(
-                self.raw.lines[first],
-                "origins_differ",
-                f"{names} count from different origins: both rebased to this row",
-            )
-        else:
-            shift = 0
-        return array("q", (stamps[row] - arrivals[row] - shift for row in self.keep))
+        apart = stamps[first] - arrivals[first]
+        shift = apart if abs(apart) > 10**9 * SECOND else 0
+        if shift:
+            said = f"{names} count from different origins: both rebased to this row"
+            self.warnings.add(self.raw.lines[first], "origins_differ", said)
+        queue = array("q", (stamps[row] - arrivals[row] - shift for row in self.keep))
+        if (least := min(queue)) < 0:
+            line = self.raw.lines[self.keep[queue.index(least)]]
+            self.warnings.add(line, "sent_before_arrival", f"sent before it arrived: are {names} of one clock?")
+        return queue
 
 
 def _same_whole_second(offsets: array[int]) -> bool:
