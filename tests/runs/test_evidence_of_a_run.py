@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import socket
 import statistics
 import threading
 from collections.abc import Iterator
@@ -21,7 +24,6 @@ from phasemeter.runs.bounded_view import bounded_view
 from phasemeter.runs.emulate import emulator
 from phasemeter.runs.server_view import on_record, server_view
 from phasemeter.serving.plan import parse_plan
-from tests.real.conftest import free_port
 from tests.runs.whole import Bench
 
 PLAN = """
@@ -48,6 +50,15 @@ def emulated(truth: Path, spans: str | None = None) -> Iterator[str]:
         thread.join(60)
 
 
+def port_nobody_is_given() -> int:
+    """A free port below those that the system hands out by itself (Linux: 32768 to 60999): nobody gets it meanwhile by chance."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 def parts(truth: Truth) -> dict[str, int]:
     """Queue, prefill and decode as they were written, ns."""
     assert truth.scheduled_ns is not None
@@ -64,7 +75,7 @@ def parts(truth: Truth) -> dict[str, int]:
 def test_what_the_server_told_is_joined_to_every_request_and_fits_its_truth(
     load: tuple[str, ...], tmp_path: Path, bench: Bench
 ) -> None:
-    port = free_port()
+    port = port_nobody_is_given()
     truth_file = tmp_path / "truth.jsonl"
     with emulated(truth_file, f"http://127.0.0.1:{port}/v1/traces") as url:
         ran = bench(
