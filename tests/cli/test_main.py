@@ -52,6 +52,16 @@ def test_an_unknown_option_is_one_line_and_exit_2(verb: str, capsys: pytest.Capt
     assert told.out == "" and len(told.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("line", [["report", "a\nb"], ["trace", "a\nb"], ["contract", "new", "-o", "no\nwhere/x"]])
+def test_a_name_with_a_line_end_makes_no_second_line(
+    line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(line) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and told.startswith("phasemeter: ") and "\\n" in told
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert __version__ in capsys.readouterr().out

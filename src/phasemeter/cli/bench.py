@@ -54,7 +54,8 @@ def tell(done: Any, wanted: BenchOptions) -> int:
     if wanted.json:
         results = [document(*pair) for pair in zip(done.measured, verdicts, strict=True)]
         series = {"phasemeter": 1, "runs": results, "spread": done.spread}
-        print(json.dumps(results[0] if done.index is None else series, allow_nan=False, ensure_ascii=False))
+        told = json.dumps(results[0] if done.index is None else series, allow_nan=False, ensure_ascii=False)
+        lazy.load("phasemeter.report.unread").write(told + "\n")
     else:
         for measured, verdict in zip(done.measured, verdicts, strict=True):
             lazy.load("phasemeter.report.terminal").show(measured.result)

@@ -73,7 +73,7 @@ def time_line(found: Any) -> list[tuple[int, str, str, str, str]]:
 
 
 def _print(target: str, document: dict[str, Any], lines: list[tuple[int, str, str, str, str]], rows: int) -> None:
-    console = load("rich.console").Console(highlight=False, soft_wrap=True)
+    console = load("phasemeter.report.terminal").Paper(highlight=False, soft_wrap=True)
     escape, plain = load("rich.markup").escape, load("phasemeter.report.plain").plain
     document = load("phasemeter.report.plain").plain_tree(document)
     verdict = document["outcome"] if document["failure"] is None else f"{document['outcome']}: {document['failure']}"

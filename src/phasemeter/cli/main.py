@@ -12,6 +12,7 @@ import sys
 
 from phasemeter import lazy
 from phasemeter.errors import PhasemeterError
+from phasemeter.report import unread
 from phasemeter.report.plain import plain
 
 INTERRUPTED = 130
@@ -23,25 +24,30 @@ def run(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         answer = lazy.load("phasemeter.cli.app").answer(words)
-        sys.stdout.flush()
+        unread.flush()
     except PhasemeterError as error:
-        print(f"phasemeter: {plain(str(error))}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         print("phasemeter: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output left (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        unread.dropped()
         return 0
     except OSError as trouble:
         if trouble.filename is None and trouble.errno not in FULL:
             raise
         where = trouble.filename or "what was being written"
-        print(f"phasemeter: {where}: {trouble.strerror}", file=sys.stderr)
+        say(f"{where}: {trouble.strerror}")
         if trouble.filename is None:  # it may have been our output: what is left of it can't be said either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            unread.dropped()
         return 2
     return answer if isinstance(answer, int) else 0
+
+
+def say(words: str) -> None:
+    """A mistake in one line on standard error, whatever the name of a file or a server's words hold."""
+    print(f"phasemeter: {plain(words)}".replace("\n", "\\n"), file=sys.stderr)
 
 
 def main() -> None:

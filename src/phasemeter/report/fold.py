@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
+from phasemeter.report import unread
 from phasemeter.report.plain import plain
 
 NARROWEST = 40
@@ -41,4 +42,4 @@ def show(lines: Iterable[str]) -> None:
     wide = columns()
     for text in lines:
         for line in plain(text).split("\n"):
-            sys.stdout.write("\n".join(folded(line, wide)) + "\n")
+            unread.write("\n".join(folded(line, wide)) + "\n")

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from phasemeter.metrics.document import error_rate
 from phasemeter.records.result import Metric, Result
+from phasemeter.report import unread
 from phasemeter.report.budget import budget
 from phasemeter.report.plain import plain_tree
 from phasemeter.report.words import COLUMNS, DASH, interval, number, percentile, scale_of
@@ -38,10 +39,18 @@ def show(result: Result, console: Console | None = None) -> None:
     target.print(view(result, target.width))
 
 
+class Paper(Console):
+    """A console that leaves the exit code to the verb when its reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        unread.dropped()
+
+
 def standard_output() -> Console:
     """As wide as its terminal, or as COLUMNS says; where there is neither, wide enough for the intervals."""
-    found = Console(highlight=False)
-    return found if found.is_terminal or os.environ.get("COLUMNS") else Console(highlight=False, width=IN_A_PIPE)
+    found = Paper(highlight=False)
+    return found if found.is_terminal or os.environ.get("COLUMNS") else Paper(highlight=False, width=IN_A_PIPE)
 
 
 def view(result: Result, width: int = 120) -> Group:
