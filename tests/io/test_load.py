@@ -144,38 +144,35 @@ def test_each_end_of_a_request_has_its_own_name_and_what_came_before_it_is_kept(
     assert outcome.whole
 
 
-def leaves_after_each_answer(line: Line) -> None:
-    """Keep the first connection only until its second request is on its way, then close without a byte."""
-    if line.request() is not None:
-        line.answer()
-        if line.request() is not None and line.serial > 0:
+def dying(deaths: int) -> Speak:
+    """Answers every request, until a kept connection brings its second: then it closes without a byte, as it does with each new
+    connection's first one until `deaths` requests have found it so."""
+    died = 0
+
+    def speak(line: Line) -> None:
+        nonlocal died
+        while line.request() is not None:
+            if died < deaths and (died or len(line.requests) > 1):
+                died += 1
+                return
             line.answer()
+
+    return speak
 
 
 def test_a_kept_connection_that_dies_before_any_byte_gets_one_marked_resend_with_its_due(tmp_path: Path) -> None:
-    with loopback(leaves_after_each_answer) as server:
-        _, captures = send(tmp_path, at(server), closed_plan(2), ONE_AFTER_ANOTHER)
-    first, second = sorted(captures, key=lambda c: c.due_ns)
-    assert (first.close, first.resent) == ("complete", False)
-    assert (second.close, second.resent) == ("complete", True)
-    assert second.due_ns == first.closed_ns
-    assert second.reused_connection is False and second.connect_start_ns is not None
-    assert len(server.requests) == 3
-
-
-def dies_on_second(line: Line) -> None:
-    if line.serial == 0 and line.request() is not None:
-        line.answer()
-        line.request()
-    elif line.serial > 0:
-        line.request()
+    with loopback(dying(1)) as server:
+        _, captures = send(tmp_path, at(server), closed_plan(5), ONE_AFTER_ANOTHER)
+    assert closes(captures) == {"complete": 5} and len(server.requests) == 6
+    (again,) = (c for c in captures if c.resent)
+    assert again.due_ns in {c.closed_ns for c in captures}
+    assert again.reused_connection is False and again.connect_start_ns is not None
 
 
 def test_a_resend_that_dies_too_is_stale_and_not_sent_a_third_time(tmp_path: Path) -> None:
-    with loopback(dies_on_second) as server:
-        _, captures = send(tmp_path, at(server), closed_plan(2), ONE_AFTER_ANOTHER)
-    assert [c.close for c in sorted(captures, key=lambda c: c.due_ns)] == ["complete", "stale"]
-    assert len(server.requests) == 3
+    with loopback(dying(2)) as server:
+        _, captures = send(tmp_path, at(server), closed_plan(5), ONE_AFTER_ANOTHER)
+    assert closes(captures) == {"complete": 4, "stale": 1} and len(server.requests) == 6
 
 
 def closes_idle(line: Line) -> None:
