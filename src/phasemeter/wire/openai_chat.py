@@ -149,7 +149,9 @@ def _media(reading: Reading, choice: Choice, delta: dict[str, Any], read: int) -
 
 def _nature(reading: Reading, details: Any) -> None:
     """What typed parts say of the reasoning beside them: a summary of it, or it is sealed (OpenRouter)."""
-    kinds = {str(part.get("type")) for part in details if isinstance(part, dict)} if isinstance(details, list) else set()
+    kinds = (
+        {str(part.get("type")) for part in details if isinstance(part, dict)} if isinstance(details, list) else set()
+    )
     reading.summarised = reading.summarised or "reasoning.summary" in kinds
     reading.sealed = reading.sealed or "reasoning.encrypted" in kinds
 
@@ -210,18 +212,20 @@ def _number(reading: Reading, choice: Choice, call: dict[str, Any], position: in
     without a name begins none: vLLM up to 0.8 gave each piece a new one.
     """
     index, identity = call.get("index"), call.get("id")
-    key = index if isinstance(index, int) else f"position {position}"
+    function = call.get("function") or call.get("custom")
+    named = isinstance(function, dict) and bool(function.get("name"))
+    key: int | str = index if isinstance(index, int) else f"position {position}"
     places: dict[Any, int] = reading.memory.setdefault(f"calls {choice.index}", {})
     owners: dict[int, str] = reading.memory.setdefault(f"ids {choice.index}", {})
     number = places.get(key)
+    if not isinstance(index, int) and not position and not named:
+        number = places.get("last", number)  # more of the call before
     if number is None:
         number = index if isinstance(index, int) and index not in choice.tools else max(choice.tools, default=-1) + 1
-    if isinstance(identity, str) and identity:
-        function = call.get("function") or call.get("custom")
-        if owners.setdefault(number, identity) != identity and isinstance(function, dict) and function.get("name"):
-            number = max(choice.tools, default=-1) + 1
-            owners[number] = identity
-    places[key] = number
+    if isinstance(identity, str) and identity and owners.setdefault(number, identity) != identity and named:
+        number = max(choice.tools, default=-1) + 1
+        owners[number] = identity
+    places[key] = places["last"] = number
     return number
 
 
