@@ -1,7 +1,7 @@
 """Every option of `bench`, as typed on the command line: text with units, nothing parsed yet.
 
 Lives here: names, defaults and one line of help each; `goodput` and the Python API take the same. Must not live here:
-what an option means (runs/request.py reads it).
+what an option means (runs/settings.py reads it).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class BenchOptions:
         Text, Parameter(group=LOAD, help='with --trace: only "60s:5min" of its time, or rows "100:200"')
     ] = None
     trace_sample: Annotated[Text, Parameter(group=LOAD, help='with --trace: "100" rows or "10 %" of them')] = None
-    max_idle: Annotated[
-        Text, Parameter(group=LOAD, help='with --trace: a longer silence becomes this long, like "10 s"')
-    ] = None
+    max_idle: Annotated[Text, Parameter(group=LOAD, help='with --trace: shorten longer gaps to this, like "10 s"')] = (
+        None
+    )
     lenient: Annotated[bool, Parameter(group=LOAD, negative="", help="with --trace: leave faulty rows out")] = False
     trace_columns: Annotated[
         Text,
@@ -92,7 +92,7 @@ class BenchOptions:
         ),
     ] = True
     requests: Annotated[Text, Parameter(group=LOAD, help="how many requests are measured")] = None
-    duration: Annotated[Text, Parameter(group=LOAD, help='or for how long requests become due, like "60s"')] = None
+    duration: Annotated[Text, Parameter(group=LOAD, help='or for how long requests are offered, like "60s"')] = None
     warmup: Annotated[
         Text,
         Parameter(
@@ -100,17 +100,21 @@ class BenchOptions:
             help='requests (or a time like "10 s") sent first and kept apart; default 2, or one for each slot',
         ),
     ] = None
-    seed: Annotated[int, WHOLE, Parameter(group=LOAD, help="arrivals, lengths and prompts repeat with it")] = 0
+    seed: Annotated[
+        int, WHOLE, Parameter(group=LOAD, help="of arrivals, lengths and prompts: the same seed repeats them")
+    ] = 0
     processes: Annotated[int, WHOLE, Parameter(group=LOAD, help="worker processes that send and stamp")] = 1
     real_time: Annotated[
         bool,
         Parameter(
             group=LOAD,
-            help="run the workers real-time where that is allowed and a core is left: on a busy machine sends are on time",
+            help="give the workers real-time priority where that is allowed and a core is left: sends stay on time on a busy machine",
         ),
     ] = True
     repeat: Annotated[
-        int, WHOLE, Parameter(group=LOAD, help="measure this many times; one run directory each, and their spread")
+        int,
+        WHOLE,
+        Parameter(group=LOAD, help="measure this many times: one run directory each, and the spread between them"),
     ] = 1
     resume: Annotated[
         bool, Parameter(group=LOAD, negative="", help="with a sweep or --repeat: skip the runs that are complete")
@@ -118,13 +122,16 @@ class BenchOptions:
     drain: Annotated[
         Text,
         Parameter(
-            group=LOAD, help='after the last send wait for answers: "all" (default), or cancel after a time like "30 s"'
+            group=LOAD,
+            help='after the last send, wait for "all" answers (default), or cancel the rest after a time like "30 s"',
         ),
     ] = None
     input_tokens: Annotated[
         Text, Parameter(group=WORK, help="length of the generated prompts in tokens (default 256)")
     ] = None
-    output_tokens: Annotated[Text, Parameter(group=WORK, help="asked output length, max_tokens (default 64)")] = None
+    output_tokens: Annotated[
+        Text, Parameter(group=WORK, help="output length to ask for, as max_tokens (default 64)")
+    ] = None
     prompts: Annotated[
         File, Parameter(group=WORK, help="a JSONL file of prompts: {prompt}, {messages}, or ShareGPT {conversations}")
     ] = None
@@ -150,7 +157,7 @@ class BenchOptions:
         bool | None,
         Parameter(
             group=WORK,
-            help="ask the server to go on to max_tokens; default: where it takes that and prompts are generated",
+            help="ask the server to generate up to max_tokens; default: for generated prompts, where the server accepts it",
         ),
     ] = None
     temperature: Annotated[float | None, NUMBER, Parameter(group=WORK, help="sampling temperature")] = None
@@ -161,7 +168,9 @@ class BenchOptions:
 
     model: Annotated[
         Text,
-        Parameter(group=SERVICE, help='model name; default: the only one the server lists; "a=3,b=1": a mix by weight'),
+        Parameter(
+            group=SERVICE, help='model name; default: the only one that the server lists; "a=3,b=1": a mix by weight'
+        ),
     ] = None
     api: Annotated[
         Api | None,
@@ -175,7 +184,7 @@ class BenchOptions:
     api_key: Annotated[
         Text,
         Parameter(
-            group=SERVICE, help="bearer key; default: OPENAI_API_KEY from the environment; never written anywhere"
+            group=SERVICE, help="bearer key; default: OPENAI_API_KEY from the environment; never written to disk"
         ),
     ] = None
     header: Annotated[
@@ -198,7 +207,7 @@ class BenchOptions:
         Text,
         Parameter(
             group=SERVER_SIDE,
-            help='a Prometheus page to read before, during and after; "none" to leave the server\'s own alone',
+            help='a Prometheus page to read before, during and after the run; "none": not even the server\'s own',
         ),
     ] = None
     otlp_listen: Annotated[
@@ -210,13 +219,15 @@ class BenchOptions:
         ),
     ] = None
 
-    timeout_connect: Annotated[str, Parameter(group=LIMITS, help="to connect")] = "10 s"
-    timeout_first_byte: Annotated[str, Parameter(group=LIMITS, help="from sent to the first byte")] = "600 s"
-    timeout_idle: Annotated[str, Parameter(group=LIMITS, help="between bytes")] = "120 s"
-    timeout_total: Annotated[Text, Parameter(group=LIMITS, help="for a whole request (default: none)")] = None
+    timeout_connect: Annotated[str, Parameter(group=LIMITS, help="time to connect")] = "10 s"
+    timeout_first_byte: Annotated[
+        str, Parameter(group=LIMITS, help="time from the request sent to the first byte of the answer")
+    ] = "600 s"
+    timeout_idle: Annotated[str, Parameter(group=LIMITS, help="time between two reads")] = "120 s"
+    timeout_total: Annotated[Text, Parameter(group=LIMITS, help="time for a whole request (default: no limit)")] = None
 
     contract: Annotated[
-        File, Parameter(group=OUTPUT, help="a contract: its workload is offered and its promises are checked")
+        File, Parameter(group=OUTPUT, help="a contract file: its workload is offered, its promises are checked")
     ] = None
     output: Annotated[File, Parameter(group=OUTPUT, alias="-o", help="run directory (default runs/<utc>-<model>)")] = (
         None

@@ -18,7 +18,7 @@ def calibrate(
         Path | None, Parameter(name=["-o", "--output"], help="write the step time here, for plans")
     ] = None,
     hold_out: Annotated[
-        list[Path] | None, Parameter(negative="", help="a run that is predicted, and not fitted (repeatable)")
+        list[Path] | None, Parameter(negative="", help="a run to predict but not to fit (repeatable)")
     ] = None,
     plan: Annotated[
         str | None, Parameter(help="a plan that knows the scheduler, memory and limits; else as the runs show them")
@@ -26,7 +26,7 @@ def calibrate(
     even_invalid: Annotated[bool, Parameter(negative="", help="fit runs that were judged invalid too")] = False,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
-    """Fit the predictor to reality: the constants of an engine's step time, from what runs of it have on record.
+    """Fit the simulator to an engine: the constants of its step time, from runs on record.
 
     Reads which requests were in each step off the arrivals of their tokens, and the server's own times where it told any. Says for each
     constant what identifies it, or what measurement would; then simulates the runs again with the fit, and says how far off it

@@ -27,7 +27,7 @@ def check(
     junit: Path | None = None,
     github: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Hold a run to its contract: exit code 0 met, 1 missed, 3 undecided, 2 a mistake in what was asked.
+    """Check a run against its contract. Exit code: 0 met, 1 missed, 3 undecided, 2 for a mistake in the command.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def check(
     contract
         The contract, a YAML file (`phasemeter contract new` writes a starter).
     baseline
-        An earlier run: each promised latency must also be no worse than there by more than --worse.
+        An earlier run: no promised latency may be worse than there by more than --worse.
     worse
         How much worse than the baseline is still accepted, as a share.
     as_json

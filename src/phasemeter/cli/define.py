@@ -17,13 +17,14 @@ def define(
     word: Annotated[Word | None, Parameter(show_choices=False)] = None,
     *,
     for_run: Annotated[
-        FileName | None, Parameter(name="--for", help="a run directory: how far the choice moves its number")
+        FileName | None,
+        Parameter(name="--for", help="a run directory: how much the choice of definition changes its number"),
     ] = None,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
-    """Say what a metric means: each tool's start, end, divisor and exclusions side by side.
+    """Show what a metric means: each tool's start, end, divisor and exclusions, side by side.
 
-    The table is printed from the rows that compute.
+    The table is printed from the same rows that compute the metrics.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def diagnose(
     contract
         A contract: step 5 says how many requests keep its objectives, and which one is broken.
     probe
-        The service's URL: single requests at three input lengths are sent there, and compared with the run's.
+        The service's URL: send it single requests at three input lengths, and compare them with the run's.
     api_key
         For the probe; default: OPENAI_API_KEY from the environment.
     header

@@ -13,9 +13,9 @@ MARKS = {"ok": "  ok     ", "note": "  note   ", "problem": "  PROBLEM"}
 
 
 def doctor(*, json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False) -> int:
-    """Look at this machine: limits, clocks, kernel stamps, what is installed, and what to do.
+    """Check this machine: limits, clocks, kernel timestamps, what is installed, and what to do about it.
 
-    Ends with 1 when something stands in a measurement's way.
+    Ends with 1 when something would disturb a measurement.
 
     Examples:
         phasemeter doctor

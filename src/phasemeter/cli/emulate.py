@@ -16,7 +16,7 @@ from phasemeter.cli.numbers import WHOLE
 def emulate(
     plan: FileName,
     *,
-    port: Annotated[int, WHOLE, Parameter(help="0 takes a free one and says which")] = 8000,
+    port: Annotated[int, WHOLE, Parameter(help="the port to listen on; 0: a free one, which is printed")] = 8000,
     host: Annotated[str, Parameter(help="where to listen")] = "127.0.0.1",
     truth: Annotated[
         FileName | None, Parameter(help="append the truth of each request to this file, a JSON line each")
@@ -24,14 +24,16 @@ def emulate(
     otlp: Annotated[str | None, Parameter(help="send spans to this OTLP/HTTP endpoint")] = None,
     real_time: Annotated[
         bool,
-        Parameter(help="run before other processes where that is allowed: steps keep their instants on a busy machine"),
+        Parameter(help="take real-time priority where that is allowed: steps stay on time on a busy machine"),
     ] = True,
-    model: Annotated[list[str] | None, Parameter(negative="", help="names it serves the plan's model under")] = None,
+    model: Annotated[
+        list[str] | None, Parameter(negative="", help="name under which the plan's model is served (repeatable)")
+    ] = None,
     json: Annotated[
-        bool, Parameter(negative="", help="once it serves, print one JSON document: where, and what")
+        bool, Parameter(negative="", help="once it serves, print one JSON document: its address and its model")
     ] = False,
 ) -> int:
-    """Have a server without a GPU: the plan's engine on the wall clock, behind an OpenAI port.
+    """Run a server without a GPU: the plan's engine in real time, behind an OpenAI-compatible port.
 
     Serves /v1/chat/completions, /v1/completions, /v1/models, /health and /metrics (vLLM's names). A prompt's tokens are its
     words; an answer is as long as the plan draws it, at most max_tokens, and exactly that with ignore_eos. A request's body may

@@ -24,7 +24,7 @@ def evidence(
     want: Annotated[tuple[str, ...], cyclopts.Parameter(negative="")] = (),
     model: str | None = None,
 ) -> int:
-    """Read server evidence: metrics pages, OTLP spans, timing bodies, header files.
+    """Read a server's own evidence: metrics pages, OTLP spans, response bodies and headers with timings.
 
     One metrics page gives lifetime values; two or more, in order, the window from the first to the last. Quantiles of
     histograms are bounds, never points.
@@ -32,19 +32,19 @@ def evidence(
     Parameters
     ----------
     files
-        Files in order; what each is, is seen from its content.
+        The files, in order of time; what each one is, is recognised by its content.
     json_
         One JSON document on stdout.
     seconds
-        Time between the first and the last page: counters are given per second too.
+        Seconds between the first and the last page: counters are then given per second too.
     requests
         How many requests we finished in the window; a server that counted another number is warned about.
     tokens
         How many output tokens we received in the window.
     want
-        A metric's name to look for: absent is said, not shown as 0.
+        A metric's name to look for; if it is absent, that is said, not shown as 0.
     model
-        Only the series of this model.
+        Read only the series of this model.
 
     Examples:
       phasemeter evidence before.prom after.prom

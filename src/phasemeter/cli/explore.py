@@ -17,7 +17,7 @@ def explore(
     *,
     output: Annotated[Path, Parameter(alias="-o", help="the page's file")] = Path("explore.html"),
     json: Annotated[
-        bool, Parameter(negative="", help="print one JSON document: the page's file and where its sliders stand")
+        bool, Parameter(negative="", help="print one JSON document: the page's file and the settings of its sliders")
     ] = False,
 ) -> int:
     """Write a page with sliders for the terms of the budget: what dominates, where the SLO breaks.

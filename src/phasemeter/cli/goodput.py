@@ -25,14 +25,16 @@ def goodput(
     ] = None,
     max_time: Annotated[
         str | None,
-        Parameter(group=SEARCH, help='begin no run that would end later, like "20 min"; default: 30 min on a URL'),
+        Parameter(
+            group=SEARCH, help='start no run that would end later than this, like "20 min" (default for a URL: 30 min)'
+        ),
     ] = None,
     precision: Annotated[
-        str, Parameter(group=SEARCH, help="relative half width of the answer's interval that is enough")
+        str, Parameter(group=SEARCH, help="stop once the answer's interval is this narrow (half width, relative)")
     ] = "5 %",
     options: Annotated[BenchOptions | None, Parameter(name="*")] = None,
 ) -> int:
-    """Find the highest rate that keeps a contract, with an interval; say which objective binds.
+    """Find the highest rate that keeps a contract, with its interval and the objective that binds.
 
     Each rate tried is measured in up to 5 looks, each as long as all before it; every look is a run directory that `report`
     reads. --rate is where the search starts, --requests how long a first look is. Ends with 0, or 3 where no rate tried

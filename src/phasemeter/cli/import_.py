@@ -19,12 +19,12 @@ def import_(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Bring in a result of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, GenAI-Perf or evalscope.
+    """Import a result file of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, GenAI-Perf or evalscope.
 
     Parameters
     ----------
     file
-        A result file; which tool wrote it is seen from what it holds.
+        A result file; the tool that wrote it is recognised by the content.
     output
         Write a run directory there that `report` and `compare` read.
     as_json

@@ -17,10 +17,10 @@ def plan(
     file: str | None = None,
     *,
     contract: Annotated[
-        str | None, Parameter(help="what has to be kept, and its workload, in place of the plan's")
+        str | None, Parameter(help="a contract whose objectives and workload replace the plan's")
     ] = None,
     output: Annotated[str | None, Parameter(name=["-o", "--output"], help="write the JSON document here")] = None,
-    seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's")] = None,
+    seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's seed")] = None,
     quick: Annotated[
         bool, Parameter(negative="", help="short looks, no what-if: wider intervals in a few seconds")
     ] = False,

@@ -19,14 +19,18 @@ def simulate(
     plan: FileName,
     *,
     output: Annotated[FileName | None, Parameter(name=["-o", "--output"], help="write a run directory here")] = None,
-    seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's")] = None,
-    replications: Annotated[int, WHOLE, Parameter(help="runs with seeds of their own, for intervals between runs")] = 1,
+    seed: Annotated[int | None, WHOLE, Parameter(help="replaces the plan's seed")] = None,
+    replications: Annotated[
+        int, WHOLE, Parameter(help="how many runs, each with its own seed, for intervals between runs")
+    ] = 1,
     goodput: Annotated[
-        bool, Parameter(negative="", help="search the highest rate within the plan's objectives")
+        bool, Parameter(negative="", help="find the highest rate that keeps the plan's objectives")
     ] = False,
     contract: Annotated[
         FileName | None,
-        Parameter(help="simulate its workload, count its goodput; with --goodput: search what keeps it"),
+        Parameter(
+            help="simulate its workload and count its goodput; with --goodput: find the highest rate that keeps it"
+        ),
     ] = None,
     json: Annotated[bool, Parameter(negative="", help="print one JSON document")] = False,
 ) -> int:
