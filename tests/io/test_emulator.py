@@ -177,6 +177,16 @@ def test_a_stream_is_role_then_one_token_a_chunk_then_finish_then_done() -> None
     assert parts[-1] == "[DONE]"
 
 
+def test_a_server_that_has_ended_may_be_stopped_again() -> None:
+    with serving() as emulator:
+        emulator.stopping = True  # seen at the end of a turn, as where a step ends just when it is told to stop
+        until = time.monotonic() + PATIENCE_S
+        while not emulator.closed or emulator.server.wake_fd >= 0:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        emulator.stop()
+
+
 def test_usage_comes_when_asked_and_only_then() -> None:
     with serving() as emulator:
         asked = chat(stream=True, stream_options={"include_usage": True})

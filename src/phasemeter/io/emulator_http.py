@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -169,6 +170,7 @@ class HttpServer:
         self.poller = readiness.poller()
         self.poller.register(self.listener.fileno(), READ)
         self.woken_fd, self.wake_fd = os.pipe()
+        self._waking = threading.RLock()  # who wakes must not write into another file that got the descriptor's number
         os.set_blocking(self.woken_fd, False)
         os.set_blocking(self.wake_fd, False)
         self.poller.register(self.woken_fd, READ)
@@ -207,9 +209,10 @@ class HttpServer:
                 return  # what was not served is reported again by the next poll
 
     def wake(self) -> None:
-        """Make a waiting `poll` return."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes it too
-            os.write(self.wake_fd, b"\0")
+        """Make a waiting `poll` return. From any thread, or a signal's handler, also when it is closed meanwhile."""
+        with self._waking, contextlib.suppress(BlockingIOError):  # a full pipe wakes it too
+            if self.wake_fd >= 0:
+                os.write(self.wake_fd, b"\0")
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -217,6 +220,8 @@ class HttpServer:
                 sock, _ = self.listener.accept()
             except BlockingIOError:
                 return
+            except ConnectionError:
+                continue  # it left before it was taken (accept(2): to be treated like a missing one)
             except OSError as error:
                 raise ClientResourceError(f"can't accept a connection: {error.strerror}: raise `ulimit -n`") from error
             sock.setblocking(False)
@@ -289,5 +294,7 @@ class HttpServer:
             self.drop(connection)
         self.poller.close()
         os.close(self.woken_fd)
-        os.close(self.wake_fd)
+        with self._waking:
+            wake_fd, self.wake_fd = self.wake_fd, -1
+            os.close(wake_fd)
         self.listener.close()
