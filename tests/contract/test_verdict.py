@@ -102,6 +102,18 @@ def test_what_must_be_on_record_and_is_not_is_missed() -> None:
     assert [line.verdict for line in answer.lines] == ["missed", "met", "missed"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "share"),
+    [([0.01], 0.2), ([0.01] * 5, 1.0), (Histogram(edges_s=(1.0,), cumulative=(4.0, 4.0)), 0.8),
+     (Histogram(edges_s=(1.0,), cumulative=(5.0, 7.0)), 1.0)],
+)  # fmt: skip
+def test_what_a_server_told_of_some_requests_only_is_not_on_record(
+    phase: list[float] | Histogram, share: float
+) -> None:
+    line = verdict("observability: {server: [queue]}", [row(i) for i in range(5)], phases={"queue": phase}).lines[-1]
+    assert (line.value, line.n, line.verdict) == (share, 5, "met" if share == 1 else "missed")
+
+
 def test_another_workload_than_promised_decides_nothing() -> None:
     rows = [row(i, tokens=11) for i in range(100)]
     text = "workload: {output_tokens: 128}\nlatency_slo: {ttft: {p95: 450 ms}}"

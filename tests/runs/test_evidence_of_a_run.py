@@ -129,6 +129,7 @@ def test_without_being_asked_the_page_beside_the_api_is_read_and_none_means_none
     assert left.result["budget"]["with_server_evidence"] == 2  # timings in the answers themselves
     checks = [{one["id"]: one for one in ran.result["validity"]["checks"]}["prefix_cache"] for ran in (own, left)]
     assert [check["verdict"] for check in checks] == ["ok", "unknown"] and "counters" in checks[0]["evidence"]
+    assert "complete" in on_record(own.path).boundaries and "complete" not in on_record(left.path).boundaries
 
 
 def test_other_peoples_requests_in_the_window_are_noticed(tmp_path: Path, bench: Bench) -> None:

@@ -192,19 +192,26 @@ def _observability(contract: Contract, facts: Facts) -> list[Line]:
     lines = []
     for name in contract.client_boundaries:
         having = sum(BOUNDARIES[name](row) is not None for row in rows)
-        verdict: Verdict = "undecided" if not rows else "met" if having == len(rows) else "missed"
-        lines.append(
-            Line(
-                path=f"observability.client.{name}", verdict=verdict, unit="share", n=len(rows),
-                value=having / len(rows) if rows else None,
-                reason=None if having and having == len(rows) else "no_evidence" if not rows else "not_on_record",
-            )
-        )  # fmt: skip
+        lines.append(_on_record(f"observability.client.{name}", having, len(rows)))
     for name in contract.server_boundaries:
-        there = name in facts.server_boundaries or name in facts.phases
-        lines.append(Line(path=f"observability.server.{name}", verdict="met" if there else "missed", unit="share",
-                          reason=None if there else "not_on_record"))  # fmt: skip
+        having = len(rows) if name in facts.server_boundaries else min(len(rows), _told(facts.phases.get(name, ())))
+        lines.append(_on_record(f"observability.server.{name}", having, len(rows)))
     return lines
+
+
+def _told(phase: Sequence[float] | Histogram) -> int:
+    """Of how many requests the server told: one value each, or counted in its histogram."""
+    if isinstance(phase, Histogram):
+        return int(phase.cumulative[-1]) if phase.cumulative else 0
+    return len(phase)
+
+
+def _on_record(path: str, having: int, n: int) -> Line:
+    verdict: Verdict = "undecided" if not n else "met" if having == n else "missed"
+    return Line(
+        path=path, verdict=verdict, unit="share", n=n, value=having / n if n else None,
+        reason=None if verdict == "met" else "not_on_record" if n else "no_evidence",
+    )  # fmt: skip
 
 
 def _declared(path: str, seen: workload_seen.Seen) -> Line:

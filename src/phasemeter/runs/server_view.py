@@ -69,7 +69,7 @@ class OnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The server's phases of a run's measured, successful requests, for a verdict or a comparison.
 
     `phases`: seconds a request (one source a phase), or the window's histogram where no request tells. `boundaries`: what
-    every such request has on record, an instant or the end of a duration.
+    every such request has on record: an instant, or the end of a duration, its own or one that the window's histogram counts.
     """
 
     phases: dict[str, list[float] | Histogram]
@@ -95,13 +95,17 @@ def on_record(run: Path | str) -> OnRecord:
                 values.append(ns / 1e9)
         ends = {value.end for value in told.values if value.end} | {at.boundary for at in told.instants}
         boundaries.update(ends | durations.keys())
-    for reading in evidence.engines().values():
+    whole = {name for name, count in boundaries.items() if count == requests}
+    for engine in evidence.engines().values():
         for name in ("queue", "prefill", "decode", "ttft", "e2e"):
-            hist = reading.readings[name].hist if name in reading.readings else None
-            if hist is not None and name not in phases:
-                phases[name] = Histogram(edges_s=hist.edges, cumulative=hist.cumulative)
-    whole = frozenset(name for name, count in boundaries.items() if count == requests)
-    return OnRecord(phases=phases, boundaries=whole)
+            reading = engine.readings.get(name)
+            if reading is None or reading.hist is None:
+                continue
+            if name not in phases:
+                phases[name] = Histogram(edges_s=reading.hist.edges, cumulative=reading.hist.cumulative)
+            if reading.row.end is not None and (reading.n or 0) >= requests > 0:
+                whole.add(reading.row.end)
+    return OnRecord(phases=phases, boundaries=frozenset(whole))
 
 
 class Watched(Protocol):
