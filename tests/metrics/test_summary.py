@@ -52,6 +52,12 @@ def test_failed_and_cancelled_requests_are_counted_and_enter_no_latency() -> Non
     assert result.workload["realised"]["output_tokens"]["sum"] == 70
 
 
+def test_a_percentiles_flag_stands_beside_it_only_where_there_is_one() -> None:
+    told = json.loads(dumps(summed([row([100 + k, 300], request_id=str(k)) for k in range(12)])))["metrics"]["ttft"]
+    assert told["p99"]["flag"] == "few_samples"
+    assert "flag" not in told["p50"] and told["p50"]["value"] == pytest.approx(0.1055)
+
+
 def test_metrics_with_equal_numbers_keep_their_own_names_and_exclusions() -> None:
     rows = [row([50 + 10 * k, 300], request_id=str(k)) for k in range(60)]
     rows.append(row([40], request_id="whole", stream=False, first_output_ns=None))
