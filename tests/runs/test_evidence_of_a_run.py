@@ -175,7 +175,7 @@ def test_a_diagnosis_sends_the_single_requests_that_it_lacks_and_weighs_a_contra
     found = json.loads(capsys.readouterr().out)
     assert found["features"]["alone_ttft_s"] < found["features"]["ttft_p50_s"]
     assert found["steps"][4]["finding"] == "yes" and found["features"]["breaches"]["ttft"] > 0.5
-    # a queue; on a busy machine the emulator's late steps stall others' tokens too, as a policy would, and its queue follows from that
+    # a queue; on a busy machine the emulator comes late to it, and looks like a policy that holds requests back though there is room
     assert found["steps"][5]["finding"] == found["causes"][0]["cause"] in ("queueing", "scheduler_policy")
     assert len(list((ran.path / "probe").iterdir())) == 3
     assert run(["diagnose", str(ran.path), "--json"]) == 0  # what was measured once is read again
