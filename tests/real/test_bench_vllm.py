@@ -27,6 +27,8 @@ SHAPES = {
     "two choices": ("--n", "2"),
     "logprobs": ("--body", "logprobs=true", "--body", "top_logprobs=1"),
     "completions with logprobs": ("--api", "openai.completions", "--body", "logprobs=1"),
+    "echo": ("--api", "openai.completions", "--body", "echo=true", "--body", "logprobs=1"),
+    "token ids on every chunk": ("--body", "return_token_ids=true"),
     "usage on every chunk": ("--body", 'stream_options={"include_usage": true, "continuous_usage_stats": true}'),
     "two processes": ("--processes", "2"),
     "constant rate": ("--rate", "8/s", "--arrivals", "constant", "--processes", "2"),
@@ -53,6 +55,7 @@ def test_every_request_and_every_token_is_accounted_for(vllm: RealServer, tmp_pa
     result = bench(vllm.url, tmp_path / "run", *loop, *asked, *options)
     outcomes = result["outcomes"]
     assert (outcomes["scheduled"], outcomes["ok"]) == (REQUESTS, REQUESTS), outcomes
+    assert not any("server_" in words for words in result["budget"]["warnings"])  # the window holds ours alone
     seen = list(told(tmp_path / "run"))
     choices = 2 if "--n" in options else 1
     assert all(row.output_tokens == OUTPUT * choices and row.output_tokens_source == "usage" for row in seen)
@@ -71,12 +74,23 @@ def test_every_request_and_every_token_is_accounted_for(vllm: RealServer, tmp_pa
             assert list(stamps) == sorted(stamp or 0 for stamp in stamps)
 
 
-@pytest.mark.parametrize("shape", ["logprobs", "usage on every chunk"])
+@pytest.mark.parametrize("shape", ["logprobs", "usage on every chunk", "token ids on every chunk", "echo"])
 def test_tokens_per_chunk_are_known_where_the_server_tells_them(vllm: RealServer, tmp_path: Path, shape: str) -> None:
     bench(vllm.url, tmp_path / "run", "--requests", "4", "--output-tokens", "24", *SHAPES[shape])
     counts = [choice.tokens for row in told(tmp_path / "run") for choice in row.choices]
     assert counts and all(tokens is not None and min(tokens) >= 1 for tokens in counts)
     assert all(sum(tokens or ()) <= 24 for tokens in counts)  # tokens whose text never came are in no chunk
+
+
+def test_answers_that_a_drain_limit_cut_off_are_nobody_elses(vllm: RealServer, tmp_path: Path) -> None:
+    """vLLM counts their first tokens and all that it made, and leaves them out of the histograms of what ended."""
+    load = ("--rate", "6/s", "--duration", "2s", "--drain", "100 ms", "--output-tokens", "200", "--ignore-eos")
+    done = phasemeter("bench", vllm.url, *load, "-o", str(tmp_path / "run"), "--json", "--quiet")
+    assert done.returncode in {0, 1}, done.stderr
+    rows_seen = [row for row in told(tmp_path / "run") if row.phase == "measured"]
+    assert sum(row.outcome == "cancelled" for row in rows_seen) > 0
+    told_budget = json.loads(done.stdout)["budget"] or {"warnings": []}
+    assert not any("mismatch" in words for words in told_budget["warnings"])
 
 
 def test_asked_lengths_are_realised_over_their_distribution(vllm: RealServer, tmp_path: Path) -> None:
