@@ -147,6 +147,15 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     assert told.out == "" and told.err == f"phasemeter: {tmp_path}: Is a directory\n"
 
 
+def test_a_starter_takes_no_edited_contracts_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "c.yaml"
+    mine.write_text("mine")
+    assert run(["contract", "new", "--output", str(mine)]) == 2
+    assert capsys.readouterr().err == f"phasemeter: {mine} exists already: give another -o/--output, or remove it\n"
+    assert mine.read_text() == "mine"
+    assert run(["contract", "schema", "--output", str(mine)]) == 0 and mine.read_text() != "mine"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
 @pytest.mark.parametrize("words", [["define"], ["define", "ttft", "--json"], ["--version"], ["bench", "--help"]])
 def test_a_disk_that_takes_no_output_is_one_line(words: list[str]) -> None:

@@ -59,8 +59,17 @@ def contract(
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        _write(output, text, keeps=action == "new")
     return 0
+
+
+def _write(output: Path, text: str, *, keeps: bool) -> None:
+    """`keeps`: what is there may have been edited since. Raises UserError for that."""
+    try:
+        with output.open("x" if keeps and output.is_file() else "w", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as there:
+        raise UserError(f"{output} exists already: give another -o/--output, or remove it") from there
 
 
 def read_contract(file: Path):  # type: ignore[no-untyped-def]  # the record's module loads late
