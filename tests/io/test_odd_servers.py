@@ -393,6 +393,21 @@ def test_heartbeats_before_a_late_answer_are_waited_through(tmp_path: Path) -> N
     assert closes(captures) == {"complete": 1}
 
 
+def test_an_answer_that_began_goes_on_through_heartbeats_however_soon_they_follow(tmp_path: Path) -> None:
+    def says_one_word(line: Line) -> None:
+        line.request()
+        line.say(CRLF_HEAD)
+        line.say(b"9\r\ndata: 1\n\n\r\n")
+        for _ in range(30):  # past the limit
+            line.say(b"8\r\n: ping\n\n\r\n")
+            threading.Event().wait(0.05)
+        line.say(b"0\r\n\r\n")
+
+    with loopback(says_one_word) as server:
+        _, captures = send(tmp_path, at(server, first_byte_s=1.0, heartbeat=HEARTBEAT), plan(1))  # type: ignore[arg-type]
+    assert closes(captures) == {"complete": 1}
+
+
 @pytest.mark.parametrize(
     ("read", "silent"),
     [

@@ -204,10 +204,9 @@ class Chores:
         exchange.judged = exchange.last
         return self.books.limits.said_all(exchange.last)
 
-    def _only_heartbeats(self, exchange: Exchange) -> bool:
-        """Whether an answer was heartbeats alone whenever it was looked at: gateways send them for engines that hang too."""
-        if not exchange.spoke and exchange.got_bytes:
-            exchange.spoke = not self.books.limits.is_heartbeat(exchange.last)
+    @staticmethod
+    def _only_heartbeats(exchange: Exchange) -> bool:
+        """Whether an answer is heartbeats alone so far: gateways send them for engines that hang too."""
         return exchange.got_bytes and not exchange.spoke
 
     def _drain(self, now: int) -> None:

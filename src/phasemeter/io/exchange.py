@@ -35,7 +35,7 @@ class Exchange:
         self.judged = b""  # the last read that was held against the last word of its API
         self.last_ns = 0
         self.got_bytes = False
-        self.spoke = False  # more than heartbeats was seen when it was looked at
+        self.spoke = False  # more than heartbeats came
         self.resent = False
         self.request_bytes: int | None = None
         self.kept: list[Read] | None = None

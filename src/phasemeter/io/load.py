@@ -286,6 +286,8 @@ class Sender:
         self.chores.pending_bytes += count
         exchange.last, exchange.last_ns = data, user_ns
         exchange.got_bytes = True
+        if not exchange.spoke:
+            exchange.spoke = not self.limits.is_heartbeat(data)
         if exchange.kept is not None:
             exchange.kept.append(Read(user_ns, kernel_ns, data))
         try:
