@@ -173,6 +173,7 @@ ENVIRONMENT = {"HTTP_PROXY": "http://user:pass@10.0.0.9:3128", "NO_PROXY": "loca
         ("http://[::1]:8000/v1", "http://10.0.0.9:3128", None, "this machine"),
         ("http://203.0.113.7:8000/v1", "env", "http://10.0.0.9:3128", None),
         ("http://203.0.113.7:8000/v1", None, None, "HTTP_PROXY is set but not used"),
+        ("http://203.0.113.7:8000/v1", "none", None, None),
         ("http://a.inside/v1", "env", None, "NO_PROXY"),
         ("http://10.1.2.3/v1", "env", None, "NO_PROXY"),
         ("https://203.0.113.7/v1", "env", None, "names no proxy"),

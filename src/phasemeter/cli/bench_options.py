@@ -200,7 +200,7 @@ class BenchOptions:
     ca_file: Annotated[File, Parameter(group=SERVICE, help="certificates to trust (PEM)")] = None
     proxy: Annotated[
         Text,
-        Parameter(group=SERVICE, help='send through this proxy ("env": the one in the environment); default: none'),
+        Parameter(group=SERVICE, help='send through this proxy ("env": the one in the environment; default: "none")'),
     ] = None
 
     server_metrics: Annotated[

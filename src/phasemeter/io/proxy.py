@@ -94,13 +94,15 @@ def parsed(url: str, where: str = "--proxy") -> Proxy:
 def proxy_for(target: Target, asked: str | None, environment: Mapping[str, str]) -> tuple[Proxy | None, str | None]:
     """The proxy to use, and a note for the user where the environment or the request is not followed.
 
-    `asked` is None, a URL, or "env" (follow the environment).
+    `asked` is None, a URL, "env" (follow the environment) or "none" (as None, without a note).
     """
     found = from_environment(target.tls is not None, environment)
     local = is_loopback(target.host)
     if asked is None:
         unused = found is not None and not local
         return None, f"{found[0]} is set but not used: --proxy env follows it" if unused and found else None
+    if asked == "none":
+        return None, None
     if local:
         return None, f"{target.host} is this machine: no proxy is used"
     no_proxy = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
