@@ -47,3 +47,9 @@ def test_an_empty_key_is_a_way_to_send_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_has_a_meaning_still_passes() -> None:
     assert settings_of(URL, Asked(temperature=0.0, top_p=1.0, seed=-1, think_time="1 s")).spec.seed == -1
+
+
+@pytest.mark.parametrize("word", ["none", "env"])
+def test_a_word_for_no_proxy_or_the_environments_is_no_address(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert settings_of("http://127.0.0.1:9", Asked(proxy=word)).target.proxy is None

@@ -60,7 +60,7 @@ def refuse(asked: Asked) -> None:
             target_of(asked.server_metrics.strip())
         except UserError as wrong:
             raise UserError(f'--server-metrics {wrong} ("none": leave the server\'s own page alone)') from wrong
-    if asked.proxy is not None and asked.proxy != "env":
+    if asked.proxy is not None and asked.proxy not in {"env", "none"}:
         parsed(asked.proxy)  # also where it will not be used: the next host would meet it
     if asked.otlp_listen is not None:
         address_of(asked.otlp_listen.rpartition("://")[2].partition("/")[0], asked.otlp_listen)
