@@ -359,6 +359,10 @@ def test_odd_framing_that_other_clients_read_is_read_to_its_end(tmp_path: Path, 
 
 def pings(line: Line, seconds: float) -> None:
     line.say(CRLF_HEAD)
+    hums(line, seconds)
+
+
+def hums(line: Line, seconds: float) -> None:
     for _ in range(round(seconds / 0.05)):
         line.say(b"8\r\n: ping\n\n\r\n")
         threading.Event().wait(0.05)
@@ -383,9 +387,7 @@ def test_heartbeats_before_a_late_answer_are_waited_through(tmp_path: Path) -> N
         pings(line, 0.3)
         line.say(b"9\r\ndata: 1\n\n\r\n")
         threading.Event().wait(1.0)
-        for _ in range(20):  # past the limit
-            line.say(b"8\r\n: ping\n\n\r\n")
-            threading.Event().wait(0.05)
+        hums(line, 1.0)  # past the limit
         line.say(b"0\r\n\r\n")
 
     with loopback(thinks) as server:
@@ -398,9 +400,7 @@ def test_an_answer_that_began_goes_on_through_heartbeats_however_soon_they_follo
         line.request()
         line.say(CRLF_HEAD)
         line.say(b"9\r\ndata: 1\n\n\r\n")
-        for _ in range(30):  # past the limit
-            line.say(b"8\r\n: ping\n\n\r\n")
-            threading.Event().wait(0.05)
+        hums(line, 1.5)  # past the limit
         line.say(b"0\r\n\r\n")
 
     with loopback(says_one_word) as server:

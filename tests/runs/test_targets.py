@@ -26,11 +26,19 @@ APIS = (
 )  # fmt: skip
 
 
-def test_an_api_may_be_asked_for_by_its_short_name(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("name", "api", "path"),
+    [
+        ("completions", "openai.completions", "/v1/completions"),
+        ("messages", "anthropic.messages", "/v1/messages"),
+        ("tgi", "tgi.generate_stream", "/generate_stream"),
+    ],
+)
+def test_an_api_may_be_asked_for_by_its_short_name(bench: Bench, name: str, api: str, path: str) -> None:
     with served() as server:
-        ran = bench(server.url, "--api", "completions", "--requests", "1", "--concurrency", "1")
-        assert server.measured[0].path == "/v1/completions"
-    assert ran.manifest["api"] == "openai.completions"
+        ran = bench(server.url, "--api", name, "--requests", "1", "--concurrency", "1")
+        assert server.measured[0].path == path
+    assert ran.manifest["api"] == api
 
 
 @pytest.mark.parametrize("api", APIS)

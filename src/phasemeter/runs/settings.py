@@ -23,7 +23,7 @@ from phasemeter.runs.asked import Asked
 from phasemeter.runs.asked_check import refuse
 from phasemeter.runs.body_fields import extra_fields
 from phasemeter.runs.trace_replay import options_of
-from phasemeter.wire.apis import HEARTBEAT, api_of
+from phasemeter.wire.apis import HEARTBEAT, api_of, full_name
 from phasemeter.workload import urls
 from phasemeter.workload.arrivals import Arrivals, arrivals_of_contract, parse_arrivals, warnings_of
 from phasemeter.workload.bodies import BodyOptions
@@ -75,7 +75,7 @@ def settings_of(url: str, asked: Asked) -> Settings:
     refuse(asked)
     workload = contract.workload if contract else None
     declared_api = workload.api if workload else None
-    named = urls.full_name(asked.api or declared_api or "")
+    named = _sent_as(asked.api or declared_api or "")
     api = named or urls.api_of_path(url.split("?")[0].rstrip("/")) or "openai.chat"
     endpoint = urls.endpoint(url, api)
     spec = _spec(asked, contract, api, replayed)
@@ -109,6 +109,11 @@ def settings_of(url: str, asked: Asked) -> Settings:
         header_names=tuple(sorted({name for name, _ in (*headers, *secrets)})),
         notes=(*warnings_of(spec.arrivals, spec.concurrency), *([proxy_note] if proxy_note else [])),
     )
+
+
+def _sent_as(name: str) -> str:
+    """The API that is known by that name, under the name that requests are sent by; what is unknown as it is."""
+    return next((api for api in urls.PATHS if full_name(api) == full_name(name)), name)
 
 
 def _contract(file: str | None) -> Any:

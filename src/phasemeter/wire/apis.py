@@ -79,6 +79,7 @@ ALIASES = {
     "completions": "openai.completions",
     "responses": "openai.responses",
     "openai.completion": "openai.completions",
+    "messages": "anthropic.messages",
     "anthropic": "anthropic.messages",
     "ollama": "ollama.chat",
     "llamacpp": "llamacpp.completion",
@@ -90,9 +91,14 @@ ALIASES = {
 }
 
 
+def full_name(name: str) -> str:
+    """The name in APIS for any that people type; what is unknown as it is."""
+    return ALIASES.get(name, name)
+
+
 def api_of(name: str) -> Api:
     """The row of that name. Raises UserError naming the ones there are."""
-    found = APIS.get(ALIASES.get(name, name))
+    found = APIS.get(full_name(name))
     if found is None:
         raise UserError(f"`{name}` is no API I can read: {', '.join(APIS)}")
     return found

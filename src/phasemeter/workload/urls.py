@@ -26,12 +26,6 @@ PATHS: dict[str, tuple[str, bool]] = {
     "tgi.generate_stream": ("/generate_stream", False),
     "sglang.generate": ("/generate", False),
 }
-SHORT = {
-    "chat": "openai.chat", "completions": "openai.completions", "responses": "openai.responses",
-    "messages": "anthropic.messages", "anthropic": "anthropic.messages", "ollama": "ollama.chat",
-    "llamacpp": "llamacpp.completion", "tgi": "tgi.generate_stream", "tgi.generate": "tgi.generate_stream",
-    "sglang": "sglang.generate",
-}  # fmt: skip
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +61,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 def is_version(segment: str) -> bool:
     """`v1`, `v4`, `v1beta`: a version segment of a path."""
     return segment[:1] == "v" and segment[1:2].isdigit()
-
-
-def full_name(api: str) -> str:
-    """An API's name in full, for the short names that people type; any other name as it is."""
-    return SHORT.get(api, api)
 
 
 def _tail(api: str) -> tuple[str, bool]:
