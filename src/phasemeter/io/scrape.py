@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 import threading
 import time
 import urllib.parse
@@ -18,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from phasemeter.errors import NetworkError, ServerError, UserError
+from phasemeter.io.target import Tls
+from phasemeter.io.tls import context_of
 
 MAX_BYTES = 64_000_000
 PIECE_BYTES = 1 << 16
@@ -48,8 +49,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """How a page is reached: what vouches for its certificate, and secret headers (a key), which are kept nowhere."""
 
-    insecure: bool = False
-    ca_file: str | None = None
+    tls: Tls = Tls()
     secret_headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -68,10 +68,7 @@ def _connection(url: str, timeout_s: float, access: Access) -> tuple[http.client
     path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port, timeout=timeout_s), path
-    context = ssl.create_default_context(cafile=access.ca_file)
-    if access.insecure:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context), path
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context_of(access.tls)), path
 
 
 def scrape(url: str, *, timeout_s: float = 5.0, max_bytes: int = MAX_BYTES, access: Access = PLAIN) -> Scrape:

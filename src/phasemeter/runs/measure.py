@@ -21,6 +21,7 @@ import msgspec
 from phasemeter.errors import ClientResourceError, PhasemeterError
 from phasemeter.io.load_options import LoadOptions
 from phasemeter.io.run_directory import NATURAL_ENDS, WARMUP, RunDirectory
+from phasemeter.io.target import Tls
 from phasemeter.io.workers import Load, LoadOutcome, Progress, run_load
 from phasemeter.lazy import load
 from phasemeter.records.manifest import Manifest
@@ -296,7 +297,8 @@ def page_beside(ready: Prepared) -> Any:
 
 def _access(ready: Prepared, *, own: bool) -> Any:
     asked, secret = ready.settings.asked, ready.settings.target.secret_headers if own else ()
-    return load("phasemeter.io.scrape").Access(insecure=asked.insecure, ca_file=asked.ca_file, secret_headers=secret)
+    tls = Tls(insecure=asked.insecure, ca_file=asked.ca_file)
+    return load("phasemeter.io.scrape").Access(tls=tls, secret_headers=secret)
 
 
 METRICS_PAGES = {"tensorrt-llm": "/prometheus/metrics"}
